@@ -139,13 +139,13 @@ class ElasticTaskOperator(DecoratedOperator, SubmitElasticJobOperator):
             bound = inspect.signature(function).bind(*self.op_args, **self.op_kwargs)
         except TypeError as error:
             raise InvalidError(f"{function.__name__}: {error}") from error
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for name, value in bound.arguments.items():
             kind = bound.signature.parameters[name].kind
             if kind is inspect.Parameter.VAR_POSITIONAL:
                 raise InvalidError(f"{function.__name__}: arguments travel by name, so it can't have *{name}")
-            found |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
-        return found
+            arguments |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
+        return arguments
 
 
 def elastic_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:

@@ -135,20 +135,25 @@ def sample_job(view: JobView, now: float) -> TimelineSample:
 def of_job(job: ElasticJob, plans: Iterable[ScalePlan], now: float) -> Timeline:
     """The timeline in the status of a job, whether it has ended or not."""
     phase = str(job.status.phase or "")
-    history, known = job.status.history, job.status.restarts
+    history, restarts_status = job.status.history, job.status.restarts
     points = [
         TimelineSample(p.time.timestamp(), phase, p.step, 0.0, p.nodes, p.records, p.metrics) for p in history
     ]
     samples = tuple(replace(point, speed=speed_at(points, index)) for index, point in enumerate(points))
     restarts = tuple(
         TimelineRestart(r.time.timestamp(), r.subject, r.cause, r.replaced)
-        for r in (known.recent if known else ())
+        for r in (restarts_status.recent if restarts_status else ())
     )
-    said = job.status.goodput
+    goodput = job.status.goodput
     until = job.status.completion_time or datetime.fromtimestamp(now, UTC)
-    seconds = time_by_cause(said, until) if said else {}
+    seconds = time_by_cause(goodput, until) if goodput else {}
     return Timeline(
-        job.key, samples, plan_spans(plans, now), restarts, said.ratio if said else None, seconds=seconds
+        job.key,
+        samples,
+        plan_spans(plans, now),
+        restarts,
+        goodput.ratio if goodput else None,
+        seconds=seconds,
     )
 
 
@@ -167,7 +172,7 @@ def plan_spans(plans: Iterable[ScalePlan], now: float) -> tuple[PlanStepSpan, ..
     """The recorded steps of `plans`; a step still under way ends at `now`. Auto plans are left out, because
     nobody requested them: the master creates them to carry out a manual plan or a replacement.
     """
-    found = [
+    spans = [
         PlanStepSpan(
             plan.metadata.name, step.phase, _seconds(step.start_time), _seconds(step.finish_time) or now
         )
@@ -176,7 +181,7 @@ def plan_spans(plans: Iterable[ScalePlan], now: float) -> tuple[PlanStepSpan, ..
         for step in plan.status.steps
         if step.phase in PHASE_COLOURS
     ]
-    return tuple(sorted(found, key=lambda span: span.start))
+    return tuple(sorted(spans, key=lambda span: span.start))
 
 
 def _seconds(time: datetime | None) -> float:

@@ -159,8 +159,10 @@ class StageTask(LineageTask, ClusterTask):
         from edl_workflows.stages.catalog import stage_of
 
         fields = list(stage_of(self.stage_name).fields())
-        arguments = [(one, one.argument.operator or one.name) for one in fields]
-        return {one.name: rendered_field(getattr(self, name, None), name, one) for one, name in arguments}
+        arguments = [(field, field.argument.operator or field.name) for field in fields]
+        return {
+            field.name: rendered_field(getattr(self, name, None), name, field) for field, name in arguments
+        }
 
     def begin(self, context: "Context") -> "Handle":
         """Begin the stage: create its object, or adopt the one of an earlier attempt."""
@@ -212,16 +214,16 @@ class StageTask(LineageTask, ClusterTask):
         self._ti = context["ti"]
         from edl_workflows.triggers.elastic_job import StageEvent
 
-        told = StageEvent.model_validate(event)
-        if told.attempt not in (0, self._ti.try_number):
+        stage_event = StageEvent.model_validate(event)
+        if stage_event.attempt not in (0, self._ti.try_number):
             # A retry begins from the start, but Airflow 3.0 passes it the previous attempt's event.
             return self.execute(context)
-        self._handle, self.link = told.handle, told.link
-        if told.status == "skipped":
-            raise AirflowStageSkipped(told.message)
-        if told.outputs is not None:
-            return self.deliver(context, told.outputs)
-        raise self.failure(to_airflow(told.error, told.message))
+        self._handle, self.link = stage_event.handle, stage_event.link
+        if stage_event.status == "skipped":
+            raise AirflowStageSkipped(stage_event.message)
+        if stage_event.outputs is not None:
+            return self.deliver(context, stage_event.outputs)
+        raise self.failure(to_airflow(stage_event.error, stage_event.message))
 
     def deliver(self, context: "Context", outputs: "Outputs") -> dict[str, Any]:
         """Return the outputs as the task's result, and add them to the events of its outlets."""
@@ -265,7 +267,7 @@ class StageOperator(StageTask):
         kwargs: arguments of `StageTask`.
     """
 
-    _known_uid = ""
+    _existing_uid = ""
     """The uid of the object that an earlier attempt created and this one continues with."""
 
     def __init__(
@@ -306,9 +308,9 @@ class StageOperator(StageTask):
             if (outputs := self._outputs_if_reached()) is not None:
                 return self.deliver(context, outputs)
             self._cancel()
-            what = self._handle or f"task {self.task_id}"
+            subject = self._handle or f"task {self.task_id}"
             raise AirflowStageTimeoutError(
-                f"{what} did not reach its goal in time; no triggerer reported it: is one running?"
+                f"{subject} did not reach its goal in time; no triggerer reported it: is one running?"
             ) from error
         except TaskDeferralError:
             self._handle, _ = self._load_state(context)
@@ -326,8 +328,12 @@ class StageOperator(StageTask):
     def failure(self, error: EdlError) -> Exception:
         """The error as an Airflow exception. Objects that no later attempt will continue are cancelled
         first."""
-        found = super().failure(error)
-        raised = found if isinstance(found, AirflowException) else to_airflow(branch_name(error), str(error))
+        exception = super().failure(error)
+        raised = (
+            exception
+            if isinstance(exception, AirflowException)
+            else to_airflow(branch_name(error), str(error))
+        )
         over = isinstance(raised, JobFailedError | JobFinishedError | PlanFailedError | JobDisappearedError)
         no_retry = isinstance(raised, AirflowFailException) or self._last_attempt()
         if not over and (no_retry or isinstance(raised, StageTimeoutError)):
@@ -354,12 +360,12 @@ class StageOperator(StageTask):
         """The owner annotations, with the state that earlier attempts stored and the policy for an orphaned
         object."""
         handle, delivered = self._load_state(context)
-        known = handle.name if handle is not None and handle.owner and not delivered else ""
-        self._known_uid = handle.uid if handle is not None and known else ""
+        existing_name = handle.name if handle is not None and handle.owner and not delivered else ""
+        self._existing_uid = handle.uid if handle is not None and existing_name else ""
         lifetime: Lifetime = "task" if self.wait_for_completion else "run"
         return replace(
             super().identity(context),
-            known=known,
+            existing_name=existing_name,
             rerun=delivered,
             on_cancel=self.on_kill_action,
             lifetime=lifetime,
@@ -396,7 +402,7 @@ class StageOperator(StageTask):
             self._cancel_if_killed()
         self._store_state(context, handle, delivered=False)
         if handle.owner:
-            self.report_job("RUNNING" if handle.uid == self._known_uid else "START", self._ti)
+            self.report_job("RUNNING" if handle.uid == self._existing_uid else "START", self._ti)
         result = self.check_now(handle)
         return self._wait(context, handle, result) if isinstance(result, InProgress) else result
 
@@ -491,8 +497,8 @@ class StageOperator(StageTask):
             return
         try:
             done = ownership.cancel_object(self.hook.cluster(), self._handle, self.on_kill_action)
-            told = ownership.describe_cancellation(self.on_kill_action, done=done)
-            self.log.info("%s %s", self._handle, told)
+            message = ownership.describe_cancellation(self.on_kill_action, done=done)
+            self.log.info("%s %s", self._handle, message)
             if done and self.on_kill_action == "delete":
                 self.report_job("ABORT", self._ti)
         except EdlError:

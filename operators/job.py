@@ -88,8 +88,10 @@ class SubmitJobOperator(StageOperator):
         if not self.is_setup:
             return False
         followers = [task for task in self.downstream_list if not task.is_teardown]
-        found = [task_states(ti.dag_id, task.task_id, [ti.run_id]) for task in followers]
-        states = {state for one in found for state in one.get(ti.run_id, {}).values()}
+        follower_states = [task_states(ti.dag_id, task.task_id, [ti.run_id]) for task in followers]
+        states = {
+            state for states_by_run in follower_states for state in states_by_run.get(ti.run_id, {}).values()
+        }
         return not states.isdisjoint({"success", "skipped"})
 
     def data_uris(self) -> tuple[str, ...]:
@@ -107,8 +109,10 @@ class SubmitJobOperator(StageOperator):
         from edl_workflows.jobs.kinds import KINDS
 
         manifest = read_manifest(self.manifest)
-        others = {row.name for row in KINDS if row.view is not None and row.name != self.manifest_kind}
-        if self.manifest_kind and manifest.get("kind") in others:
+        other_kinds = {
+            kind.name for kind in KINDS if kind.view is not None and kind.name != self.manifest_kind
+        }
+        if self.manifest_kind and manifest.get("kind") in other_kinds:
             raise InvalidError(
                 f"kind: {type(self).__name__} accepts a job of kind {self.manifest_kind}, "
                 f"this is a {manifest['kind']}; SubmitJobOperator accepts any"

@@ -59,10 +59,10 @@ class LineageTask:
             return
         uid, owner = handle.uid, handle.owner
         if not owner:  # another task created it
-            found = self._read_job(handle.kind, handle.name, handle.namespace)
-            if found is None or uid not in ("", found.uid):
+            view = self._read_job(handle.kind, handle.name, handle.namespace)
+            if view is None or uid not in ("", view.uid):
                 return
-            uid, owner = found.uid, lineage.owner_of(found)
+            uid, owner = view.uid, lineage.owner_of(view)
         event = lineage.JobEvent(
             state=state,
             kind=handle.kind,
@@ -101,8 +101,8 @@ class LineageTask:
         active."""
         from edl_workflows.hooks import lineage
 
-        found = self._read_job(kind, name, namespace) if lineage.is_active() else None
-        return None if found is None or found.phase.final else found
+        view = self._read_job(kind, name, namespace) if lineage.is_active() else None
+        return None if view is None or view.phase.final else view
 
     def _read_job(self, kind: str, name: str, namespace: str | None) -> "JobView | None":
         """A job of any owner; None if it can't be read."""
@@ -114,8 +114,8 @@ class LineageTask:
 
         try:
             cluster = self.hook.cluster()
-            found = client.find(cluster, ownership.resource_of(kind), name, namespace or cluster.namespace)
-            view = read_object(kind, found)
+            manifest = client.find(cluster, ownership.resource_of(kind), name, namespace or cluster.namespace)
+            view = read_object(kind, manifest)
         except EdlError:
             return None
         return view if isinstance(view, JobView) else None

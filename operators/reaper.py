@@ -87,14 +87,14 @@ class ReapOrphanedJobsOperator(ClusterTask):
                 try:
                     done.append(self._settle(cluster, judged, now, report_only=report_only))
                 except EdlError as error:  # concerns one object; the others are settled anyway
-                    self.log.exception("%s could not be settled", judged.found.handle)
+                    self.log.exception("%s could not be settled", judged.owned.handle)
                     errors.append(error)
                     done.append(f"failed: {error}")
             if errors:
                 raise errors[0]
         listed = [
-            _row(judged, what)
-            for judged, what in zip(judgements, done, strict=True)
+            _row(judged, outcome)
+            for judged, outcome in zip(judgements, done, strict=True)
             if judged.verdict is not OwnerVerdict.AWAITED
         ]
         return {
@@ -107,7 +107,7 @@ class ReapOrphanedJobsOperator(ClusterTask):
     def _check_number(self, judgements: "list[OwnerJudgement]", now: datetime, most: int) -> None:
         due = [judged for judged in judgements if judged.due(now, self.grace)]
         if len(due) > most:
-            names = ", ".join(str(judged.found.handle) for judged in due[:5])
+            names = ", ".join(str(judged.owned.handle) for judged in due[:5])
             raise InvalidError(
                 f"max_cancellations: {len(due)} objects are orphans ({names}, …), more than {most}; none was "
                 "cancelled. If Airflow's database is intact and they shall go, raise max_cancellations"
@@ -116,30 +116,30 @@ class ReapOrphanedJobsOperator(ClusterTask):
     def _settle(
         self, cluster: "Cluster", judged: "OwnerJudgement", now: datetime, *, report_only: bool
     ) -> str:
-        """Record or cancel one object if necessary. Returns what was done, in words."""
+        """Record or cancel one object if necessary. Return what was done, in words."""
         from edl_workflows.hooks import lineage
         from edl_workflows.hooks.orphans import OwnerVerdict, noted_time
         from edl_workflows.stages import ownership
 
-        found = judged.found
+        owned = judged.owned
         if judged.verdict is not OwnerVerdict.ORPHANED:
-            if found.gone and not report_only:
-                ownership.record_abandonment(cluster, found.handle, None)
+            if owned.gone and not report_only:
+                ownership.record_abandonment(cluster, owned.handle, None)
             return ""
         since = judged.gone_since
-        self.log.info("%s is an orphan since %s: %s", found.handle, since or "now", judged.why)
+        self.log.info("%s is an orphan since %s: %s", owned.handle, since or "now", judged.reason)
         if since is None:
             if report_only:
                 return "would be noted"
-            return NOTED if ownership.record_abandonment(cluster, found.handle, noted_time(now)) else CHANGED
+            return NOTED if ownership.record_abandonment(cluster, owned.handle, noted_time(now)) else CHANGED
         if not judged.due(now, self.grace):
             return f"waits until {noted_time(since + self.grace)}"
         if report_only:
             return "would be cancelled"
-        if not ownership.cancel_object(cluster, found.handle, judged.action, found.gone):
+        if not ownership.cancel_object(cluster, owned.handle, judged.action, owned.gone):
             return CHANGED
         if judged.action == "delete":
-            lineage.emit_job_event(lineage.JobEvent.deleted(found.handle))
+            lineage.emit_job_event(lineage.JobEvent.deleted(owned.handle))
         return CANCELLED
 
 
@@ -149,26 +149,26 @@ CHANGED = "changed meanwhile, left alone"
 
 
 def _row(judged: "OwnerJudgement", done: str) -> dict[str, str]:
-    found = judged.found
+    owned = judged.owned
     return {
-        "kind": found.handle.kind,
-        "namespace": found.handle.namespace,
-        "name": found.handle.name,
-        "owner": found.handle.owner,
+        "kind": owned.handle.kind,
+        "namespace": owned.handle.namespace,
+        "name": owned.handle.name,
+        "owner": owned.handle.owner,
         "verdict": str(judged.verdict),
-        "why": judged.why,
-        "since": found.gone,
-        "action": found.on_cancel,
+        "why": judged.reason,
+        "since": owned.gone,
+        "action": owned.on_cancel,
         "done": done,
     }
 
 
 def _truth(value: bool | str, name: str) -> bool:
     """Parse a boolean, which a template renders as text."""
-    known = {"true": True, "false": False}
-    if str(value).lower() not in known:
+    booleans = {"true": True, "false": False}
+    if str(value).lower() not in booleans:
         raise InvalidError(f"{name}: true or false is needed, this is {value!r}")
-    return known[str(value).lower()]
+    return booleans[str(value).lower()]
 
 
 def _count(value: int | str, name: str) -> int:

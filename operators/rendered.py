@@ -51,10 +51,10 @@ def rendered_map(value: Mapping[Any, Any] | str, name: str) -> dict[Any, Any]:
     Raises:
         InvalidError: it is not a map.
     """
-    found = _read(value, name) if isinstance(value, str) else value
-    if not isinstance(found, Mapping):
+    mapping = _read(value, name) if isinstance(value, str) else value
+    if not isinstance(mapping, Mapping):
         raise InvalidError(f"{name}: a map is required, this is {str(value)[:80]!r}")
-    return dict(found)
+    return dict(mapping)
 
 
 def rendered_list(value: Iterable[str] | str, name: str) -> list[Any]:
@@ -64,10 +64,10 @@ def rendered_list(value: Iterable[str] | str, name: str) -> list[Any]:
         return list(value)
     if not value.lstrip().startswith(("[", "(")):
         return [word.strip() for word in value.split(",")]
-    found = _read(value, name)
-    if not isinstance(found, list):
+    elements = _read(value, name)
+    if not isinstance(elements, list):
         raise InvalidError(f"{name}: a list is required, this is {value[:80]!r}")
-    return found
+    return elements
 
 
 def _read(text: str, name: str) -> Any:
@@ -78,14 +78,14 @@ def _read(text: str, name: str) -> Any:
     if len(text) > MAX_CHARACTERS:
         raise InvalidError(f"{name}: the text is larger than {MAX_CHARACTERS >> 20} MiB")
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         try:
             # Converted through JSON, which rejects values that a request can't contain, such as sets and
             # bytes.
-            found = json.loads(json.dumps(ast.literal_eval(text.strip()), allow_nan=False))
+            document = json.loads(json.dumps(ast.literal_eval(text.strip()), allow_nan=False))
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             return parse_object(text, name)
-    if isinstance(found, dict | list):
-        check_values(found, name)
-    return found
+    if isinstance(document, dict | list):
+        check_values(document, name)
+    return document

@@ -62,8 +62,8 @@ class ScaleElasticJobOperator(_PlanOperator):
     def request_values(self) -> dict[str, Any]:
         """The fields of the stage's request. A plain number is a count without a size."""
         replicas = {
-            role: wanted if isinstance(wanted, Mapping) else {"replicas": wanted}
-            for role, wanted in rendered_map(self.replicas, "replicas").items()
+            role: change if isinstance(change, Mapping) else {"replicas": change}
+            for role, change in rendered_map(self.replicas, "replicas").items()
         }
         return {**super().request_values(), "replicas": replicas}
 

@@ -47,9 +47,9 @@ class StageSensor(StageTask, BaseSensorOperator):
 
     def _begin_wait(self, context: "Context") -> "GoalWait":
         from edl_workflows.stages.driver import GoalWait
-        from edl_workflows.stages.identity import Notify, tell_nobody
+        from edl_workflows.stages.identity import Notify, notify_nobody
 
-        notify: Notify = tell_nobody if self.deferrable else self.log.info  # a trigger logs itself
+        notify: Notify = notify_nobody if self.deferrable else self.log.info  # a trigger logs itself
         return GoalWait(self.begin(context), queue_deadline=self.queue_deadline(context), notify=notify)
 
     def execute(self, context: "Context") -> Any:

@@ -14,7 +14,7 @@ from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment, snapshot_folder
 from edl_workflows.agent.peers import PeerCopies
 from edl_workflows.agent.persisting import Persister
-from edl_workflows.agent.snapshots import SnapshotFolder, SnapshotStage, take_folder
+from edl_workflows.agent.snapshots import SnapshotFolder, SnapshotStage, claim_folder
 from edl_workflows.exceptions import CheckpointError
 from edl_workflows.jobs import names
 from edl_workflows.protocol.nodes import Directive
@@ -62,7 +62,7 @@ class AgentCheckpoints:
         self.waits_until = 0.0
         """Monotonic time after which `settled` returns True in any case."""
         try:
-            self._folder = take_folder(snapshot_folder(environ, environment.node))
+            self._folder = claim_folder(snapshot_folder(environ, environment.node))
             self._persister = Persister(self._folder, client, environment.node, self._look)
         except (CheckpointError, OSError) as error:
             log.warning("%s; checkpoints are saved directly to storage", error)

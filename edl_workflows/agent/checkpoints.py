@@ -234,22 +234,22 @@ class CheckpointStore:
                 start anew.
         """
         damaged: dict[str, CheckpointError] = {}
-        found = None
+        checkpoint = None
         for manifest, uri in self._published(damaged.__setitem__):
             try:
-                found = self.verify(CheckpointRef(uri=uri, step=manifest.step))
+                checkpoint = self.verify(CheckpointRef(uri=uri, step=manifest.step))
                 break
             except CheckpointError as error:
                 damaged[uri] = error
         # Some may have been removed in the meantime because of `keep`.
         damaged = {uri: reason for uri, reason in damaged.items() if self._exists(uri)}
-        if damaged and found is None:
+        if damaged and checkpoint is None:
             last = damaged[max(damaged)]
             raise CheckpointError(f"{self.place}: of {len(damaged)} checkpoints none is complete: {last}")
         for uri, reason in damaged.items():
             log.warning("%s; skipped", reason)
             on_damage(uri, reason)
-        return found
+        return checkpoint
 
     def latest(self) -> tuple[Manifest, CheckpointRef] | None:
         """The newest published checkpoint with its manifest, without checking its files.
@@ -264,7 +264,7 @@ class CheckpointStore:
         return manifest, CheckpointRef(uri=uri, step=manifest.step)
 
     def follow(self, stopped: Callable[[], bool]) -> Iterator[CheckpointRef]:
-        """Yields new checkpoints as they appear, for an evaluator. It always yields the newest one, so some
+        """Yield new checkpoints as they appear, for an evaluator. It always yields the newest one, so some
         may be skipped during a long evaluation.
 
         Args:
@@ -301,13 +301,13 @@ class CheckpointStore:
         Raises:
             CheckpointError: the folder can't be listed, which is not the same as an empty folder.
         """
-        found = []
+        published = []
         for path in self._listed(PREFIX):
             try:
-                found.append((read_manifest(path), str(path)))
+                published.append((read_manifest(path), str(path)))
             except CheckpointError as error:
                 on_damage(str(path), error)
-        return newest_first(found)
+        return newest_first(published)
 
     def _after_all(self) -> int:
         """A publication time later than that of all checkpoints, even after the clock has jumped back."""
@@ -349,9 +349,9 @@ def unwritable_error(where: Path, step: int, error: OSError) -> CheckpointError:
     return CheckpointError(f"{where}: the checkpoint of step {step} can't be written: {error}{room}")
 
 
-def newest_first(found: list[tuple[Manifest, str]]) -> list[tuple[Manifest, str]]:
+def newest_first(published: list[tuple[Manifest, str]]) -> list[tuple[Manifest, str]]:
     """Manifests with their URIs, in the order in which checkpoints are tried."""
-    return sorted(found, key=lambda entry: (entry[0].published_ns, entry[1]), reverse=True)
+    return sorted(published, key=lambda entry: (entry[0].published_ns, entry[1]), reverse=True)
 
 
 def checkpoint_name(step: int) -> str:

@@ -49,7 +49,7 @@ class ClusterMember(ABC):
         all of it. Set it before `wait_until_active`."""
         self._client = client
         self._followers: list[Callable[[], None]] = []
-        self._watch = DirectiveWatch(client, environment.node, self._tell_followers)
+        self._watch = DirectiveWatch(client, environment.node, self._notify_followers)
         self._reporter = Reporter(client, self._watch, environment.node, version)
         self._servers: ServerReport | None = None
         self._one_model = False
@@ -80,8 +80,8 @@ class ClusterMember(ABC):
         Raises:
             InvalidError: none was given.
         """
-        if found := os.environ.get(names.ENV_CHECKPOINT_DIR, ""):
-            return found
+        if directory := os.environ.get(names.ENV_CHECKPOINT_DIR, ""):
+            return directory
         raise InvalidError(
             f"the environment variable {names.ENV_CHECKPOINT_DIR} is not set: name a folder or URI for the "
             "job's checkpoints that all its pods can reach, in the container's `env` in the manifest, or by "
@@ -91,9 +91,9 @@ class ClusterMember(ABC):
     @property
     def cluster(self) -> TrainingCluster:
         """The cluster version of this process. Blocks until the master's directive contains it."""
-        for known in self._watch.latest.clusters:
-            if known.version == self.version:
-                self._cluster = known
+        for cluster in self._watch.latest.clusters:
+            if cluster.version == self.version:
+                self._cluster = cluster
         while self._cluster is None:
             if self._terminated:
                 raise SystemExit(TERMINATED)
@@ -186,11 +186,11 @@ class ClusterMember(ABC):
             self.leave()
         return self.successor
 
-    def tell_presence(self, waiting: Callable[[], float]) -> None:
+    def report_presence(self, waiting: Callable[[], float]) -> None:
         """Report to the master every few seconds that this process is alive, and for how many seconds it has
         waited for other members. `waiting` returns these seconds; it is called in another thread. So the
         master knows which members the others wait for."""
-        self._reporter.tell_presence(waiting)
+        self._reporter.report_presence(waiting)
 
     def go_on_in(self, cluster: TrainingCluster) -> None:
         """Make this process belong to another version from now on."""
@@ -240,11 +240,11 @@ class ClusterMember(ABC):
         do that; a program without one calls it before its first step, else the job's status warns that each
         worker trains a copy of its own."""
         self._one_model = True
-        self._reporter.tell_own_copy(trained=False)
+        self._reporter.report_own_copy(trained=False)
 
     def _note_training(self) -> None:
         """Note that this process takes data for a model that it saves itself."""
-        self._reporter.tell_own_copy(trained=not self._one_model and trains_own_copy(self.cluster))
+        self._reporter.report_own_copy(trained=not self._one_model and trains_own_copy(self.cluster))
 
     def refuse_version(self, reason: str) -> NoReturn:
         """Reject the version for which this process is prepared, because the model would differ with its
@@ -303,7 +303,7 @@ class ClusterMember(ABC):
         active = directive.active
         return self._terminated or (active is not None and (active.version > self.version or directive.lost))
 
-    def _tell_followers(self) -> None:
+    def _notify_followers(self) -> None:
         for changed in self._followers:
             changed()
 

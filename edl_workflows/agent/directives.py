@@ -55,7 +55,7 @@ class DirectiveWatch:
     def offer(self, directive: Directive) -> None:
         """Accept a directive from the response to another call, if it is newer."""
         if directive.revision > self.latest.revision:
-            self._take(directive)
+            self._accept(directive)
 
     def refresh(self) -> None:
         """Fetch the directive now.
@@ -69,7 +69,7 @@ class DirectiveWatch:
             # A lower revision can come from a restarted master and is accepted, but not if a directive
             # arrived from another call in the meantime.
             if self.latest is before or answer.revision > self.latest.revision:
-                self._take(answer)
+                self._accept(answer)
 
     def wait_for(self, predicate: Callable[[Directive], bool], timeout: float | None = None) -> bool:
         """Wait until the directive satisfies `predicate`, at most `timeout` seconds or until the watch is
@@ -87,7 +87,7 @@ class DirectiveWatch:
         with self._changed:
             self._changed.notify_all()
 
-    def _take(self, directive: Directive) -> None:
+    def _accept(self, directive: Directive) -> None:
         with self._changed:
             changed = not self._heard or directive != self.latest
             self.latest = directive
@@ -99,24 +99,24 @@ class DirectiveWatch:
     def _follow(self) -> None:
         back_off = BackOff(self._stop)
         registered = self._register is None
-        said = ""
+        logged_error = ""
         while not self._stop.is_set():
             try:
                 if not registered and self._register is not None:
-                    self._take(self._register())
+                    self._accept(self._register())
                     registered = True
                 # The first poll returns at once with the current directive.
                 wait = POLL_SECONDS if self._heard else 0.0
                 # The directive is accepted even if its revision is lower: the master may have been restarted.
-                self._take(self._client.directive(self._node, self.latest.revision, wait))
+                self._accept(self._client.directive(self._node, self.latest.revision, wait))
                 back_off.reset()
-                said = ""
+                logged_error = ""
             except EdlError as error:
                 if isinstance(error, NotFoundError):
                     registered = self._register is None
-                if not self._stop.is_set() and said != type(error).__name__:
+                if not self._stop.is_set() and logged_error != type(error).__name__:
                     log.warning("%s; retrying", error)
-                    said = type(error).__name__
+                    logged_error = type(error).__name__
                 back_off.wait()
 
 

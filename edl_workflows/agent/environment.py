@@ -129,16 +129,16 @@ def process_environment(
         cluster: the cluster version.
         base: variables to extend; PET_NPROC_PER_NODE is kept if it is set here.
     """
-    said = {
+    variables = {
         names.ENV_CLUSTER_VERSION: str(cluster.version),
         names.ENV_TF_CONFIG: tf_config(environment, cluster),
     }
     rank = cluster.rank_of(environment.node.type, environment.node.id)
     if cluster.collective and rank is not None:
-        said |= _torch_style(environment, cluster, rank) | {
+        variables |= _torch_style(environment, cluster, rank) | {
             names.ENV_PET_NPROC_PER_NODE: base.get(names.ENV_PET_NPROC_PER_NODE, "1")
         }
-    return {**base, **said}
+    return {**base, **variables}
 
 
 def _torch_style(environment: NodeEnvironment, cluster: TrainingCluster, rank: int) -> dict[str, str]:

@@ -134,7 +134,7 @@ class GlooGroup:
         """Wait until operations are done."""
         with self._wait_for_others():
             for operation in begun:
-                self._changed.wait_for(lambda one=operation: one.ended or self._reason)  # type: ignore[misc]
+                self._changed.wait_for(lambda operation=operation: operation.ended or self._reason)  # type: ignore[misc]
                 self._check()
         for operation in begun:
             collectively(operation.work.wait)
@@ -161,7 +161,7 @@ class GlooGroup:
         numbers = torch.zeros(self.size, dtype=torch.int64, device=self.device)
         numbers[self.rank] = number
         self.wait([self.all_reduce(numbers)])
-        return [int(one) for one in numbers.tolist()]
+        return list(map(int, numbers.tolist()))
 
     @contextlib.contextmanager
     def _wait_for_others(self) -> Iterator[None]:

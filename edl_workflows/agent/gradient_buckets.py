@@ -33,13 +33,13 @@ class GradientBuckets:
     def __init__(self, trained: Sequence[torch.nn.Parameter]) -> None:
         self._group: GlooGroup | NoGroup = NoGroup()
         self._buckets = _cut_into_buckets(trained)
-        self._bucket_of = {one: bucket for bucket in self._buckets for one in bucket.parts}
+        self._bucket_of = {parameter: bucket for bucket in self._buckets for parameter in bucket.parts}
         self._begun: list[Any] = []
         self._failure: UnavailableError | None = None
         self._reducing = False
         self.expected_records = 1.0
-        for one in trained:
-            one.register_post_accumulate_grad_hook(self._gradient_is_ready)
+        for parameter in trained:
+            parameter.register_post_accumulate_grad_hook(self._gradient_is_ready)
 
     def use(self, group: GlooGroup, *, renew: bool) -> None:
         """Reduce over another group from now on.
@@ -92,7 +92,7 @@ class GradientBuckets:
 
     def _gradient_is_ready(self, parameter: torch.nn.Parameter) -> None:
         home = self._bucket_of[parameter]
-        home.take(parameter)
+        home.copy_gradient(parameter)
         if not self._reducing:
             return
         home.missing.discard(parameter)
@@ -119,11 +119,14 @@ class _Bucket:
 
     def renew(self) -> None:
         first = self._parameters[0]
-        shapes = [local_part(one).shape for one in self._parameters]
+        shapes = [local_part(parameter).shape for parameter in self._parameters]
         sizes = [shape.numel() for shape in shapes]
         self.content = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
         pieces = [piece.view(shape) for piece, shape in zip(self.content.split(sizes), shapes, strict=True)]
-        self.parts = {one: as_shard(piece, one) for one, piece in zip(self._parameters, pieces, strict=True)}
+        self.parts = {
+            parameter: as_shard(piece, parameter)
+            for parameter, piece in zip(self._parameters, pieces, strict=True)
+        }
         self.missing = set(self.parts)
 
     def clear(self) -> None:
@@ -131,7 +134,7 @@ class _Bucket:
         for parameter in self.parts:
             parameter.grad = None  # the first backward pass then writes gradients instead of adding to zeros
 
-    def take(self, parameter: torch.nn.Parameter) -> None:
+    def copy_gradient(self, parameter: torch.nn.Parameter) -> None:
         """Copy a parameter's gradient into the bucket, unless it is there already."""
         part, gradient = local_part(self.parts[parameter]), parameter.grad
         if gradient is None:
@@ -144,7 +147,7 @@ class _Bucket:
 
     def collect(self) -> None:
         for parameter in self.parts:
-            self.take(parameter)
+            self.copy_gradient(parameter)
 
 
 def _cut_into_buckets(trained: Sequence[torch.nn.Parameter]) -> list[_Bucket]:
@@ -152,16 +155,16 @@ def _cut_into_buckets(trained: Sequence[torch.nn.Parameter]) -> list[_Bucket]:
     become ready."""
     cuts: list[list[torch.nn.Parameter]] = []
     size = 0
-    for one in reversed(trained):
-        bytes_of_one = local_part(one).numel() * one.element_size()
+    for parameter in reversed(trained):
+        parameter_bytes = local_part(parameter).numel() * parameter.element_size()
         last = cuts[-1][-1] if cuts else None
         if (
             last is None
             or size >= (_BUCKET_BYTES if len(cuts) > 1 else _FIRST_BUCKET_BYTES)
-            or (last.dtype, last.device) != (one.dtype, one.device)
+            or (last.dtype, last.device) != (parameter.dtype, parameter.device)
         ):
             cuts.append([])
             size = 0
-        cuts[-1].append(one)
-        size += bytes_of_one
+        cuts[-1].append(parameter)
+        size += parameter_bytes
     return [_Bucket(cut) for cut in cuts]

@@ -104,7 +104,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # no types in the
         trainer.lr_scheduler.get_last_lr = lambda: self._rates  # rates of this step, not of the next
         state.global_step = run.global_step
         trainer._globalstep_last_logged = trainer._initial_global_step = run.global_step  # noqa: SLF001
-        self._take_place(state)
+        self._update_trainer(state)
 
     def on_step_end(
         self, _args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: Any
@@ -203,16 +203,16 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # no types in the
     def _training_step(
         self, model: torch.nn.Module, _inputs: Mapping[str, Any], _num_items: Any = None
     ) -> torch.Tensor:
-        """Replaces ``Trainer.training_step``: makes a step of all members, including the update."""
+        """Replace ``Trainer.training_step``: make a step of all members, including the update."""
         state = self._trainer.state
         model.train()
         self._norm = None
         self._joined.advance(state.global_step)
         state.global_step = self._joined.run.global_step - 1  # the Trainer adds this step
-        self._take_place(state)
+        self._update_trainer(state)
         return torch.tensor(self._joined.run.loss, device=self._trainer.args.device)
 
-    def _take_place(self, state: TrainerState) -> None:
+    def _update_trainer(self, state: TrainerState) -> None:
         """Let only the process of rank 0 log and save, and tell the ``Trainer`` how far the job is."""
         rank = self._joined.run.rank
         self._trainer.args.distributed_state.process_index = rank
@@ -256,7 +256,7 @@ class _SavedState:
     def state_dict(self) -> dict[str, str]:
         """The state as JSON."""
         fields = {name: getattr(self._trainer.state, name) for name in _SAVED}
-        callbacks = [one.state()["attributes"] for one in self._exported]
+        callbacks = [callback.state()["attributes"] for callback in self._exported]
         return {"json": json.dumps([fields, callbacks], default=float)}
 
     def load_state_dict(self, saved: Mapping[str, str]) -> None:
@@ -264,13 +264,17 @@ class _SavedState:
         fields, callbacks = json.loads(saved["json"])
         for name, value in fields.items():
             setattr(self._trainer.state, name, value)
-        for one, attributes in zip(self._exported, callbacks, strict=False):
+        for callback, attributes in zip(self._exported, callbacks, strict=False):
             for name, value in attributes.items():
-                setattr(one, name, value)
+                setattr(callback, name, value)
 
     @property
     def _exported(self) -> list[ExportableState]:
-        return [one for one in self._trainer.callback_handler.callbacks if isinstance(one, ExportableState)]
+        return [
+            callback
+            for callback in self._trainer.callback_handler.callbacks
+            if isinstance(callback, ExportableState)
+        ]
 
 
 def _check(trainer: Trainer) -> None:

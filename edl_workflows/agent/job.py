@@ -120,12 +120,12 @@ class Job(ClusterMember):
         """
         named = self.cluster.restore
         try:
-            found = self._restoring.find(named, store)
-            if found is not None and named is None and self.active and self.is_chief:
-                self._restoring.tell(found, store)
+            checkpoint = self._restoring.find(named, store)
+            if checkpoint is not None and named is None and self.active and self.is_chief:
+                self._restoring.report_restore(checkpoint, store)
         except EdlError as error:
             self.cluster_lost(str(error))
-        return found
+        return checkpoint
 
     def checkpoint_damaged(self, checkpoint: CheckpointRef, error: CheckpointError) -> NoReturn:
         """Exit because a checkpoint that looked complete can't be restored, as when `start_from` finds it
@@ -313,8 +313,10 @@ class Job(ClusterMember):
             over = self._terminated or self._superseded_by(self._watch.latest) or time.monotonic() > deadline
             if over or not self._saving.error:
                 # Most likely a parameter server exited a moment too early.
-                why = f"the last checkpoint could not be saved: {self._saving.error or 'its cluster is gone'}"
-                self.cluster_lost(why, CHECKPOINT_EXIT_CODE)
+                reason = (
+                    f"the last checkpoint could not be saved: {self._saving.error or 'its cluster is gone'}"
+                )
+                self.cluster_lost(reason, CHECKPOINT_EXIT_CODE)
             log.warning("the last checkpoint could not be saved, trying again: %s", self._saving.error)
             self._watch.wait_for(lambda d: self._terminated or self._superseded_by(d), LAST_SAVE_PAUSE)
 

@@ -71,7 +71,7 @@ class ElasticStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # untyped fo
         return bool(self.global_rank == 0)
 
     def process_dataloader(self, dataloader: Any) -> Any:
-        """Replaces the training data by one empty batch for each step."""
+        """Replace the training data by one empty batch for each step."""
         trainer = self._module.trainer
         if not trainer.training or trainer.state.fn != "fit":
             return dataloader
@@ -96,7 +96,7 @@ class ElasticStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # untyped fo
         if self.is_global_zero and trainer.global_step % trainer.log_every_n_steps == 0:
             self._job.report(run.global_step, reported_metrics(trainer.callback_metrics))
         self._joined.advance(trainer.global_step)
-        self._take_place(trainer, run.global_step - 1)  # Lightning adds this step
+        self._update_trainer(trainer, run.global_step - 1)  # Lightning adds this step
         return torch.tensor(run.loss, device=self.root_device)
 
     def backward(self, closure_loss: torch.Tensor, *_arguments: Any, **_more: Any) -> torch.Tensor:
@@ -161,7 +161,7 @@ class ElasticStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # untyped fo
         _set_progress(loops.epoch_loop.batch_progress, begun, loop.run.global_step)
         loops.epoch_loop._batches_that_stepped = loop.run.global_step  # noqa: SLF001 - the loggers' step
         loops.epoch_loop.restarting = begun > 0  # in the middle of an epoch
-        self._take_place(trainer, loop.run.global_step)
+        self._update_trainer(trainer, loop.run.global_step)
 
     def _build(self) -> TorchModel:
         """The module, optimizer and schedules that Lightning has set up."""
@@ -176,7 +176,9 @@ class ElasticStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # untyped fo
             optimizer=optimizer,
             losses=self._loss,
             example=self._joined.example(),
-            update=self._updating(trainer, [(one, one.scheduler) for one in self.lr_scheduler_configs]),
+            update=self._updating(
+                trainer, [(config, config.scheduler) for config in self.lr_scheduler_configs]
+            ),
             more={**schedules, "callbacks": _Callbacks(trainer)},
         )
 
@@ -218,7 +220,7 @@ class ElasticStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # untyped fo
 
         return update
 
-    def _take_place(self, trainer: Trainer, step: int) -> None:
+    def _update_trainer(self, trainer: Trainer, step: int) -> None:
         """Let only the process of rank 0 log and save, and tell Lightning how far the job is."""
         self.global_rank = rank_zero_only.rank = self._joined.run.rank
         done = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total
@@ -256,13 +258,13 @@ class _Callbacks:
 
     def state_dict(self) -> dict[str, Any]:
         """The states by the callbacks' keys."""
-        return {one.state_key: one.state_dict() for one in self._trainer.callbacks}
+        return {callback.state_key: callback.state_dict() for callback in self._trainer.callbacks}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Restore the callbacks' states. States of callbacks that this program does not have are ignored."""
-        for one in self._trainer.callbacks:
-            if saved.get(one.state_key):
-                one.load_state_dict(dict(saved[one.state_key]))
+        for callback in self._trainer.callbacks:
+            if saved.get(callback.state_key):
+                callback.load_state_dict(dict(saved[callback.state_key]))
 
 
 def _set_progress(progress: Any, current: int, total: int) -> None:

@@ -59,23 +59,23 @@ def group_command(processes: str, command: Sequence[str]) -> list[str]:
 
 
 def count_processes(
-    wanted: str, environ: Mapping[str, str] = os.environ, devices: Path = Path("/dev")
+    nproc_per_node: str, environ: Mapping[str, str] = os.environ, devices: Path = Path("/dev")
 ) -> int:
     """The number of processes that an argument of `group_command` means on this machine.
 
     Raises:
         InvalidError: one process per GPU is wanted, but there is no GPU.
     """
-    if wanted.isdigit():
-        return int(wanted)
+    if nproc_per_node.isdigit():
+        return int(nproc_per_node)
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        gpus = len([one for one in devices.glob("nvidia[0-9]*") if one.name[6:].isdigit()])
+        gpus = len([device for device in devices.glob("nvidia[0-9]*") if device.name[6:].isdigit()])
     else:
-        gpus = len([one for one in visible.split(",") if one.strip() not in ("", "-1")])
-    if wanted == "gpu" and not gpus:
+        gpus = len([device for device in visible.split(",") if device.strip() not in ("", "-1")])
+    if nproc_per_node == "gpu" and not gpus:
         raise InvalidError("--nproc-per-node gpu: this pod has no GPU; write auto, cpu or a number")
-    return gpus if gpus and wanted != "cpu" else len(os.sched_getaffinity(0))
+    return gpus if gpus and nproc_per_node != "cpu" else len(os.sched_getaffinity(0))
 
 
 def rank_environments(base: Mapping[str, str], processes: int) -> list[dict[str, str]]:
@@ -212,10 +212,10 @@ class LocalGroup:
         """The exit code of the first failed script. Unless the script was killed, it may have failed because
         another node was lost; then this first waits until the master may have reported that loss."""
         rank, code = failed[0]
-        said = f"the process of local rank {rank} exited with code {code}"
+        reason = f"the process of local rank {rank} exited with code {code}"
         if code != _KILLED:
-            self._job.cluster_lost(said, code)
-        log.error("%s", said)
+            self._job.cluster_lost(reason, code)
+        log.error("%s", reason)
         return code
 
 

@@ -46,11 +46,11 @@ Layout = Mapping[str, VariableLayout]
 
 
 def describe_difference(saved: Layout, model: Layout) -> str:
-    """Describes how the first variable that differs between a checkpoint and a model differs; "" if none
+    """Describe how the first variable that differs between a checkpoint and a model differs; "" if none
     does."""
     for name in sorted(saved.keys() | model.keys()):
-        if (said := _difference(saved.get(name), model.get(name))) != "":
-            return f"variable {name}: {said}"
+        if (difference := _difference(saved.get(name), model.get(name))) != "":
+            return f"variable {name}: {difference}"
     return ""
 
 
@@ -199,8 +199,8 @@ def describe_file(file: Path) -> FileEntry:
 
 def describe_files(folder: Path) -> dict[str, FileEntry]:
     """All files in a folder, by path relative to it; see `describe_file`."""
-    found = sorted(path for path in folder.rglob("*") if not path.is_dir())
-    return {str(file.relative_to(folder)): describe_file(file) for file in found}
+    files = sorted(path for path in folder.rglob("*") if not path.is_dir())
+    return {str(file.relative_to(folder)): describe_file(file) for file in files}
 
 
 def write_manifest(

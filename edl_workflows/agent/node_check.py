@@ -76,8 +76,8 @@ def run_node_check(check: CheckRound, environment: NodeEnvironment) -> CheckRepo
         else:
             seconds = _work() + _exchange(group, environment, check.number, deadline)
     except (OSError, EdlError) as error:
-        why = str(error) or type(error).__name__
-        return CheckReport(node=node, round=check.number, error=why[:1024])
+        reason = str(error) or type(error).__name__
+        return CheckReport(node=node, round=check.number, error=reason[:1024])
     return CheckReport(node=node, round=check.number, seconds=seconds)
 
 
@@ -122,12 +122,12 @@ def _exchange(
     group: Sequence[CheckMember], environment: NodeEnvironment, number: int, deadline: float
 ) -> float:
     """Seconds that the slowest exchange with a partner took."""
-    first, *others = group
+    first, *partners = group
     secret = hashlib.sha256(f"{environment.token} node check {number}".encode()).digest()
-    if not others:
+    if not partners:
         return 0.0
     if first.node == str(environment.node):
-        return _serve(len(others), environment, secret, deadline)
+        return _serve(len(partners), environment, secret, deadline)
     return _visit(addresses.resolve(first.address), secret, deadline)
 
 

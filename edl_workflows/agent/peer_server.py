@@ -71,8 +71,8 @@ class PeerServer(ThreadingTCPServer):
     @property
     def newest(self) -> ModelSnapshot | None:
         """The header of the newest complete copy."""
-        found = [copy for folder in self.folders for copy in folder.whole()]
-        return max(found, key=lambda copy: (copy.version, copy.step), default=None)
+        copies = [copy for folder in self.folders for copy in folder.whole()]
+        return max(copies, key=lambda copy: (copy.version, copy.step), default=None)
 
     @contextlib.contextmanager
     def reading(self, name: str) -> Iterator[memoryview | None]:
@@ -162,22 +162,22 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = _BoundedHead(self.rfile)  # type: ignore[assignment]
 
     def do_GET(self) -> None:
-        said = self.headers.get("Authorization", "").encode()
-        if not hmac.compare_digest(said, self.server.authorization):
+        authorization = self.headers.get("Authorization", "").encode()
+        if not hmac.compare_digest(authorization, self.server.authorization):
             self._answer(HTTPStatus.UNAUTHORIZED)
             return
         with self.server.answering(self.connection) as admitted:
             if admitted:
-                self._say(urlsplit(self.path))
+                self._route(urlsplit(self.path))
             else:
                 self._answer(HTTPStatus.SERVICE_UNAVAILABLE)
 
-    def _say(self, url: SplitResult) -> None:
+    def _route(self, url: SplitResult) -> None:
         if url.path == "/v1/snapshots/newest":
             query = parse_qs(url.query)
             self._newest(query.get("unless", [""])[0], _seconds(query.get("wait", ["0"])[0]))
-        elif found := _COPY.match(url.path):
-            self._copy(found[1])
+        elif match := _COPY.match(url.path):
+            self._copy(match[1])
         else:
             self._answer(HTTPStatus.NOT_FOUND)
 

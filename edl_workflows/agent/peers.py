@@ -49,14 +49,14 @@ def partner_host(directive: Directive, environment: NodeEnvironment, *, in_parts
         address for _, address in sorted(directive.workers.items())
     ]
     chief = _host(environment, active.chief_type, active.chief_id)
-    others = [host for host in map(_host_of, workers) if host != chief]
+    peers = [host for host in map(_host_of, workers) if host != chief]
     me = _host(environment, environment.node.type, environment.node.id)
-    ring = [chief, *others]
+    ring = [chief, *peers]
     if in_parts and len(ring) > 1 and me in ring:
         return ring[ring.index(me) - 1]
     if me == chief:
-        return others[0] if others else ""
-    return chief if others[:1] == [me] else ""
+        return peers[0] if peers else ""
+    return chief if peers[:1] == [me] else ""
 
 
 @dataclass(frozen=True)
@@ -206,18 +206,18 @@ class PeerCopies:
     def _copied(self, peer: PeerAgent) -> bool:
         """Fetch a newer copy if there is one. Returns whether the partner may be asked again at once."""
         held = self.copies.newest
-        found = peer.newest(held.name if held else "", WAIT_SECONDS)
-        if found is None or any(
-            (copy.name, copy.part) == (found.name, found.part) for copy in self._own.whole()
+        snapshot = peer.newest(held.name if held else "", WAIT_SECONDS)
+        if snapshot is None or any(
+            (copy.name, copy.part) == (snapshot.name, snapshot.part) for copy in self._own.whole()
         ):
-            return found is None  # the partner got it from this node
-        with self.copies.writing(found.size) as draft:
+            return snapshot is None  # the partner got it from this node
+        with self.copies.writing(snapshot.size) as draft:
             if draft is None:
                 return False
-            peer.fetch(found, draft.bytes)
+            peer.fetch(snapshot, draft.bytes)
             # The partner persists it; this node does so only if the partner is lost.
-            draft.commit(found.model_copy(update={"number": draft.number, "persist": False}))
-        log.info("holding a copy of step %d of %s", found.step, peer.host)
+            draft.commit(snapshot.model_copy(update={"number": draft.number, "persist": False}))
+        log.info("holding a copy of step %d of %s", snapshot.step, peer.host)
         return True
 
 

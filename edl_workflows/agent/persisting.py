@@ -147,11 +147,11 @@ class Persister:
             self.folder.settle(snapshot.number, SnapshotStage.FAILED if error else SnapshotStage.SAVED, error)
         if snapshot.part > 0:
             return not error  # the chief's agent publishes the checkpoint and tells the master
-        wanted = self._report(snapshot, error)
+        accepted = self._report(snapshot, error)
         if fresh:
             with contextlib.suppress(EdlError):
                 store = open_store(snapshot.place, snapshot.keep)
-                if wanted:
+                if accepted:
                     store.retire()  # only now: an unwanted checkpoint must not displace an older one
                 else:
                     store.discard(snapshot.ref)

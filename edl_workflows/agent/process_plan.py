@@ -35,22 +35,22 @@ def plan_processes(
         running: for each running process, the version for which it was started.
         ended: versions whose process has exited and must not be restarted.
     """
-    wanted = {
+    desired = {
         cluster.process_of(node.type, node.id): cluster
         for cluster in directive.clusters
         if _takes_part(node, cluster) and not _broken(cluster, directive)
     }
     start = [
         cluster
-        for version, cluster in wanted.items()
+        for version, cluster in desired.items()
         if version == cluster.version  # a process that goes on from an earlier version can't be started again
         and version not in running | ended
         and not (directive.lost and cluster == directive.active)
     ]
-    in_the_way = {version for version in running - set(wanted) if any(_same_port(version, c) for c in start)}
+    in_the_way = {version for version in running - set(desired) if any(_same_port(version, c) for c in start)}
     broken = {c.process_of(node.type, node.id) for c in directive.clusters if _broken(c, directive)}
     needed = {version for version in running if _still_needed(version, directive)}
-    kept = set(wanted) | (needed - in_the_way - broken)
+    kept = set(desired) | (needed - in_the_way - broken)
     end = running - kept
     return ProcessPlan(
         start=tuple(

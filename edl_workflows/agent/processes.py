@@ -200,9 +200,9 @@ class TrainingProcess:
         output.join(timeout=5.0)
         code = self._process.wait()
         with contextlib.suppress(OSError):  # the working directory is gone
-            if why := explain_missing_script(self._command, code, self.last_lines):
+            if explanation := explain_missing_script(self._command, code, self.last_lines):
                 self._unfound = True
-                self._write(why.encode())
+                self._write(explanation.encode())
         self._done.set()
         self._on_exit()
 
@@ -255,7 +255,7 @@ class UsageMeter:
 
 def _processes(proc: Path) -> dict[int, tuple[int, float, float]]:
     """Parent, CPU seconds and resident MiB of each process."""
-    found = {}
+    processes = {}
     for entry in proc.iterdir():
         if not entry.name.isdigit():
             continue
@@ -266,8 +266,8 @@ def _processes(proc: Path) -> dict[int, tuple[int, float, float]]:
         # The command name is in parentheses and may contain any character.
         fields = stat[stat.rindex(")") + 2 :].split()
         seconds = (int(fields[11]) + int(fields[12])) / _TICKS
-        found[int(entry.name)] = (int(fields[1]), seconds, int(fields[21]) * _PAGE_MIB)
-    return found
+        processes[int(entry.name)] = (int(fields[1]), seconds, int(fields[21]) * _PAGE_MIB)
+    return processes
 
 
 def _tree(root: int, processes: dict[int, tuple[int, float, float]]) -> dict[int, tuple[float, float]]:

@@ -84,8 +84,8 @@ def private_folder(base: Path) -> Path:
     folder = base / f"edl-programs-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not folder.is_dir() or folder.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = folder.lstat()
+    if not folder.is_dir() or folder.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise InvalidError(f"{folder} is not a private folder of this user; remove it")
     return folder
 

@@ -37,8 +37,8 @@ def find_recordings(environ: Mapping[str, str]) -> list[str]:
     prefix = _prefix(environ)
     if prefix is None or not prefix.parent.is_dir():
         return []
-    found = (file for file in prefix.parent.iterdir() if file.name.startswith(prefix.name))
-    return sorted(str(file) for file in found if file.is_file())[:MOST]
+    recordings = (file for file in prefix.parent.iterdir() if file.name.startswith(prefix.name))
+    return sorted(str(file) for file in recordings if file.is_file())[:MOST]
 
 
 def _prefix(environ: Mapping[str, str]) -> Path | None:

@@ -120,7 +120,7 @@ class GroupChanges:
         self._framework = framework
         self._find_place = find_place
         job.follow_directive(lambda: framework.interrupt(job.newest_group_over))
-        job.tell_presence(framework.waiting)
+        job.report_presence(framework.waiting)
         job.call_on_close(framework.close)
 
     @property

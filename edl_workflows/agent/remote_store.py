@@ -193,9 +193,9 @@ class RemoteStore(CheckpointStore):
             for file in (MANIFEST, *manifest.files):
                 (unfinished / file).parent.mkdir(parents=True, exist_ok=True)
                 self._fs.get_file(f"{self._root}/{name}/{file}", str(unfinished / file))
-        found = verify_checkpoint(unfinished)
+        checkpoint = verify_checkpoint(unfinished)
         unfinished.rename(local)
-        return CheckpointRef(uri=ref.uri, step=found.step)
+        return CheckpointRef(uri=ref.uri, step=checkpoint.step)
 
     def local(self, ref: CheckpointRef) -> Path:
         """A local folder with the files of a complete checkpoint; valid until another one is verified."""
@@ -229,15 +229,15 @@ class RemoteStore(CheckpointStore):
         return [name for name in names if _NAME.match(name)]
 
     def _published(self, on_damage: OnDamage = ignore_damage) -> list[tuple[Manifest, str]]:
-        found = []
+        published = []
         for name in self._names():
             try:
-                found.append((self._manifest_of(name), f"{self._uri}/{name}"))
+                published.append((self._manifest_of(name), f"{self._uri}/{name}"))
             except CheckpointError as error:
                 # A folder without a manifest is being written, or its writer has died.
                 if self._exists(f"{self._uri}/{name}"):
                     on_damage(f"{self._uri}/{name}", error)
-        return newest_first(found)
+        return newest_first(published)
 
     def _exists(self, uri: str) -> bool:
         with self._reaching(f"{uri} can't be read"):
@@ -291,7 +291,7 @@ class RemoteStore(CheckpointStore):
             shutil.rmtree(copy, ignore_errors=True)
 
     @contextlib.contextmanager
-    def _reaching(self, what: str) -> Iterator[None]:
+    def _reaching(self, failure: str) -> Iterator[None]:
         """Map any error to CheckpointError, since the exceptions of fsspec's drivers have no common base
         class."""
         try:
@@ -299,4 +299,4 @@ class RemoteStore(CheckpointStore):
         except CheckpointError:
             raise
         except Exception as error:
-            raise CheckpointError(f"{self._uri}: {what}: {type(error).__name__}: {error}") from error
+            raise CheckpointError(f"{self._uri}: {failure}: {type(error).__name__}: {error}") from error

@@ -105,7 +105,7 @@ class Reporter:
             replica_size=replica_size,
             own_copy=self._own_copy and state is ProcessState.TRAINING,
         )
-        self._put(lambda: self._take(self._client.process(report)))
+        self._put(lambda: self._offer_directive(self._client.process(report)))
 
     def saving(self, seconds: float) -> None:
         """Report that training stopped for so long for a checkpoint, if it has begun."""
@@ -117,9 +117,9 @@ class Reporter:
                 saving=seconds,
                 own_copy=self._own_copy,
             )
-            self._put(lambda: self._take(self._client.process(report)))
+            self._put(lambda: self._offer_directive(self._client.process(report)))
 
-    def tell_own_copy(self, *, trained: bool) -> None:
+    def report_own_copy(self, *, trained: bool) -> None:
         """Report with the first step, and again when it changes, whether this process trains a copy of the
         model of its own (`ProcessReport.own_copy`)."""
         if trained != self._own_copy:
@@ -127,7 +127,7 @@ class Reporter:
             if self._first_step_time is not None:
                 self.state(ProcessState.TRAINING)
 
-    def tell_presence(self, waiting: Callable[[], float]) -> None:
+    def report_presence(self, waiting: Callable[[], float]) -> None:
         """Report every few seconds that this process lives, while it reports no step.
 
         Args:
@@ -164,7 +164,7 @@ class Reporter:
             self._letters.append(letter)
             self._lock.notify_all()
 
-    def _take(self, directive: Directive) -> None:
+    def _offer_directive(self, directive: Directive) -> None:
         self._watch.offer(directive)
 
     def _send(self) -> None:
@@ -175,7 +175,7 @@ class Reporter:
                 letter = self._next_letter()
                 self._busy = letter is not None
             if letter is None:
-                self._report_presence()
+                self._send_presence()
                 continue
             self._deliver(letter)
             with self._lock:
@@ -206,9 +206,9 @@ class Reporter:
             known=self._watch.latest.revision,
             metrics=metrics,
         )
-        return lambda: self._take(self._client.step(report))
+        return lambda: self._offer_directive(self._client.step(report))
 
-    def _report_presence(self) -> None:
+    def _send_presence(self) -> None:
         if self._waiting is None or self._stop.is_set() or time.monotonic() < self._presence_due:
             return
         self._presence_due = time.monotonic() + PRESENCE_SECONDS
@@ -220,7 +220,7 @@ class Reporter:
             known=self._watch.latest.revision,
         )
         try:  # once: a later report says the same
-            self._take(self._client.presence(report))
+            self._offer_directive(self._client.presence(report))
         except EdlError as error:
             log.debug("%s", error)
 

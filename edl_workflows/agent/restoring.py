@@ -80,18 +80,18 @@ class CheckpointRestorer:
             if named is not None and self.holds(named):
                 return named
             if named is not None:
-                found: CheckpointRef | None = store.verify(named)
+                checkpoint: CheckpointRef | None = store.verify(named)
             else:
-                found = store.newest(lambda uri, error: passed_over.append((uri, error)))
+                checkpoint = store.newest(lambda uri, error: passed_over.append((uri, error)))
         except CheckpointError as error:
             self.report(named.uri if named else store.place, error)
             raise
-        self._verified = found.uri if found is not None else ""
+        self._verified = checkpoint.uri if checkpoint is not None else ""
         for uri, reason in passed_over[:REPORTED]:
-            self.report(uri, reason, found)
-        return found
+            self.report(uri, reason, checkpoint)
+        return checkpoint
 
-    def tell(self, found: CheckpointRef, store: CheckpointStore) -> None:
+    def report_restore(self, checkpoint: CheckpointRef, store: CheckpointStore) -> None:
         """Report the checkpoint that this process starts from, if the master named none, so that the master
         moves the data to the checkpoint's position. Retries until the master answers: without the report,
         data that the restored model has already been trained with would be trained again.
@@ -104,15 +104,15 @@ class CheckpointRestorer:
         restore = CheckpointRestore(
             node=self._node,
             version=self._version,
-            uri=found.uri,
-            step=found.step,
-            position=store.manifest(found).position,
+            uri=checkpoint.uri,
+            step=checkpoint.step,
+            position=store.manifest(checkpoint).position,
         )
         try:
             call_until_answered(lambda: self._client.restored_checkpoint(restore), threading.Event())
         except InvalidError as refused:
-            error = CheckpointError(f"{found.uri}/{MANIFEST}: {refused}")
-            self.report(found.uri, error)
+            error = CheckpointError(f"{checkpoint.uri}/{MANIFEST}: {refused}")
+            self.report(checkpoint.uri, error)
             raise error from refused
 
     def holds(self, checkpoint: CheckpointRef) -> bool:
@@ -124,42 +124,42 @@ class CheckpointRestorer:
         """See `Job.state`."""
         from edl_workflows.agent.tensor_parts import assemble
 
-        with self.parts(checkpoint, store) as found:
-            yield assemble(list(found), checkpoint.uri)
+        with self.parts(checkpoint, store) as parts:
+            yield assemble(list(parts), checkpoint.uri)
 
     @contextlib.contextmanager
     def parts(self, checkpoint: CheckpointRef, store: CheckpointStore) -> Iterator[Iterator[Loaded]]:
         """See `Job.state_parts`."""
         with contextlib.ExitStack() as reading:
-            yield self._found_parts(checkpoint, store, reading)
+            yield self._load_parts(checkpoint, store, reading)
 
-    def _found_parts(
+    def _load_parts(
         self, checkpoint: CheckpointRef, store: CheckpointStore, reading: contextlib.ExitStack
     ) -> Iterator[Loaded]:
         """The parts in shared memory, then all other parts from storage."""
         from edl_workflows.agent import tensors
 
-        there: set[str] = set()
+        files_in_memory: set[str] = set()
         count = 0
         for folder, copy in self._copies_of(checkpoint):
             part = Part(copy.part, copy.parts)
             block = reading.enter_context(folder.reading(copy.number))
-            if block is None or part.file in there:
+            if block is None or part.file in files_in_memory:
                 continue
             with contextlib.suppress(CheckpointError):  # storage may still have it undamaged
                 loaded = tensors.read_state(block, checkpoint.uri)
-                there.add(part.file)
+                files_in_memory.add(part.file)
                 count = part.count
                 log.info("restoring step %d from shared memory (%s)", checkpoint.step, part.file)
                 yield loaded
-        if len(there) == count > 0:
+        if len(files_in_memory) == count > 0:
             return
         if checkpoint.uri != self._verified:  # it was chosen from memory, and not verified in storage
             store.verify(checkpoint)
             self._verified = checkpoint.uri
         local = store.local(checkpoint)
         for file in state_files(read_manifest(local)) or [STATE_FILE]:
-            if file not in there:
+            if file not in files_in_memory:
                 yield tensors.load(local / file)
 
     def _copies_of(self, checkpoint: CheckpointRef) -> list[tuple[SnapshotFolder, ModelSnapshot]]:

@@ -102,7 +102,7 @@ class ElasticSampler:
         return tuple(self._mini_batch(number) for number in range(first, first + counts[rank]))
 
     def upcoming(self, rank: int, members: int) -> Iterator[tuple[Sequence[int], ...]]:
-        """Yields `mini_batches` of the next step and of all later steps, assuming that the members stay the
+        """Yield `mini_batches` of the next step and of all later steps, assuming that the members stay the
         same. The position is not changed.
 
         Raises:
@@ -134,11 +134,11 @@ class ElasticSampler:
             InvalidError: it is not such a position, or it refers to another order of records.
         """
         expected = _order(self._dataset)
-        found = {name: state.get(name) for name in expected}
-        if found != expected:
+        saved_order = {name: state.get(name) for name in expected}
+        if saved_order != expected:
             raise InvalidError(
-                f"the checkpoint's data are {found}, the program's {expected}: use the same size, shuffle "
-                "and seed"
+                f"the checkpoint's data are {saved_order}, the program's {expected}: use the same size, "
+                "shuffle and seed"
             )
         epoch, completed = state.get("epoch"), state.get("completed")
         if not isinstance(epoch, int) or not isinstance(completed, int):

@@ -94,7 +94,7 @@ class CheckpointSaver:
         self._copy_every = float("inf")
         self._not_before = 0.0
         self._refusals = BackOff(threading.Event())
-        self._said = ""
+        self._logged_error = ""
         self._served = ""
 
     def go_on_in(self, version: int) -> None:
@@ -284,13 +284,13 @@ class CheckpointSaver:
             ticket = self._client.begin_checkpoint(begin)
         except EdlError as error:
             # The master is unreachable, or another version has just become active.
-            if self._said != type(error).__name__:
-                self._said = type(error).__name__
+            if self._logged_error != type(error).__name__:
+                self._logged_error = type(error).__name__
                 log.warning("%s; no checkpoint now, retrying", error)
             self._not_before = time.monotonic() + self._refusals.next_delay()
             return None
         self._refusals.reset()
-        self._said = ""
+        self._logged_error = ""
         self._served = request or self._served
         self.position = ticket.position
         self._plan_next(persist)

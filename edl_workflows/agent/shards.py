@@ -276,7 +276,7 @@ class ShardReader:
             except EdlError as error:
                 self._fail(error)
                 return
-            if self._take(reply):
+            if self._process_reply(reply):
                 back_off.reset()
             else:
                 back_off.wait()
@@ -286,7 +286,7 @@ class ShardReader:
         few = len(self._held.ahead) <= self._ask.max_shards // 2
         return few and not self._paused and self._error is None and self._may_lease()
 
-    def _take(self, reply: LeaseReply | None) -> bool:
+    def _process_reply(self, reply: LeaseReply | None) -> bool:
         """Process an answer. Returns False if it had no shards, so that the next request must wait."""
         with self._lock:
             self._leasing = False
@@ -342,8 +342,8 @@ class ShardReader:
 
 def consumed_by_dataset(readers: Sequence[ShardReader]) -> dict[str, ConsumedShards]:
     """What a process has trained but not acknowledged yet, by data set name."""
-    found = {reader.name: reader.consumed() for reader in readers}
-    return {name: one for name, one in found.items() if one.done or one.begun}
+    consumed = {reader.name: reader.consumed() for reader in readers}
+    return {name: shards for name, shards in consumed.items() if shards.done or shards.begun}
 
 
 def _key(shard: ShardKey) -> ShardKey:

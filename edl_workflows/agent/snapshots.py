@@ -151,8 +151,8 @@ class SnapshotFolder:
 
     def whole(self) -> list[ModelSnapshot]:
         """The complete copies, oldest first."""
-        found = [snapshot for slot in self._slots if (snapshot := _header(slot)) is not None]
-        return sorted(found, key=lambda snapshot: snapshot.number)
+        copies = [snapshot for slot in self._slots if (snapshot := _header(slot)) is not None]
+        return sorted(copies, key=lambda snapshot: snapshot.number)
 
     @property
     def newest(self) -> ModelSnapshot | None:
@@ -229,9 +229,9 @@ class SnapshotFolder:
         """Record the result of a copy. Call it within `reading`. If there is no room for the record, the copy
         is discarded."""
         for slot in self._slots:
-            found = _header(slot)
-            if found is not None and found.number == number:
-                noted = found.model_copy(update={"stage": stage, "error": error[:4096]})
+            header = _header(slot)
+            if header is not None and header.number == number:
+                noted = header.model_copy(update={"stage": stage, "error": error[:4096]})
                 try:
                     _put(slot, noted)
                 except OSError:
@@ -303,7 +303,7 @@ def node_folder(base: Path, job: str, node_type: str, node_id: int) -> Path:
     return base / f"{_PREFIX}{job}-{node_type}-{node_id}"
 
 
-def take_folder(folder: Path) -> SnapshotFolder:
+def claim_folder(folder: Path) -> SnapshotFolder:
     """Create a private folder for a node's agent, or take over the folder of the node's previous agent.
     Abandoned folders of other nodes are removed.
 
@@ -313,8 +313,8 @@ def take_folder(folder: Path) -> SnapshotFolder:
     try:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
             raise CheckpointError(f"{folder}: belongs to another user: remove it")
         lock = os.open(folder / _AGENT_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         if not _lock(lock, fcntl.LOCK_EX):  # held until this process ends
@@ -331,9 +331,9 @@ def take_folder(folder: Path) -> SnapshotFolder:
 
 def _remove_if_abandoned(folder: Path) -> None:
     with contextlib.suppress(OSError):  # another user's, or just removed
-        found = folder.lstat()
-        old = time.time() - found.st_mtime > ABANDONED_SECONDS
-        if not old or found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+        status = folder.lstat()
+        old = time.time() - status.st_mtime > ABANDONED_SECONDS
+        if not old or status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
             return
         # Only an agent's folder has this lock; other programs may use the same prefix.
         with _locked(folder / _AGENT_LOCK, "rb+", fcntl.LOCK_EX) as lock:
@@ -348,8 +348,8 @@ def _header_of(slot: Path) -> Path:
 def _header(slot: Path) -> ModelSnapshot | None:
     """The header of a slot; None if the slot has no complete copy."""
     try:
-        found = ModelSnapshot.model_validate_json(_header_of(slot).read_bytes())
-        return found if slot.stat().st_size >= found.size else None
+        header = ModelSnapshot.model_validate_json(_header_of(slot).read_bytes())
+        return header if slot.stat().st_size >= header.size else None
     except (OSError, ValidationError):
         return None
 
@@ -366,18 +366,18 @@ def _put(slot: Path, snapshot: ModelSnapshot) -> None:
 
 
 def _is_due(slot: Path) -> bool:
-    found = _header(slot)
-    return found is not None and found.due
+    header = _header(slot)
+    return header is not None and header.due
 
 
 def _holds(slot: Path, number: int) -> bool:
-    found = _header(slot)
-    return found is not None and found.number == number
+    header = _header(slot)
+    return header is not None and header.number == number
 
 
 def _view(slot: Path) -> memoryview:
-    found = _header(slot)
-    size = found.size if found is not None else 0
+    header = _header(slot)
+    size = header.size if header is not None else 0
     # Open the file separately: a mapping keeps a duplicate of its descriptor, and with it the lock.
     with slot.open("rb") as file:
         return memoryview(mmap.mmap(file.fileno(), max(1, size), access=mmap.ACCESS_READ))[:size]

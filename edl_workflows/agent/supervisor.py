@@ -254,14 +254,14 @@ class Supervisor:
         version, code = process.version, process.code
         assert code is not None
         directive = self._watch.latest
-        wanted = [self._process_of(cluster) for cluster in directive.clusters]
-        if self._retiring.pop(version, None) is not None or version not in wanted:
+        desired_versions = [self._process_of(cluster) for cluster in directive.clusters]
+        if self._retiring.pop(version, None) is not None or version not in desired_versions:
             return None
         if self._only_prepares(version, code, directive):
             self._put_off(process, code)
             return None
         log.info("the process of cluster version %d exited with code %d", version, code)
-        self._tell_of_death(process)
+        self._report_death(process)
         # Before the exit is reported, because the master may then name the checkpoint to continue from. When
         # training has succeeded, the last checkpoint must be reported first, however long the master is
         # unreachable.
@@ -282,7 +282,7 @@ class Supervisor:
         beside = active is not None and (bool(self._processes) or directive.lost)
         return beside or code == CLUSTER_LOST_EXIT_CODE
 
-    def _tell_of_death(self, process: TrainingProcess) -> None:
+    def _report_death(self, process: TrainingProcess) -> None:
         """Tell the master at once, in a thread, that a process has failed, so that the other members of a
         collective version can go on without it."""
         active = self._watch.latest.active
@@ -290,13 +290,13 @@ class Supervisor:
             return
         report = self._exit_report(process, process.code)
 
-        def tell() -> None:
+        def report_death() -> None:
             try:
                 call_until_answered(lambda: self._client.died(report), self._terminating)
             except EdlError as error:
                 log.warning("%s", error)  # the report of the exit says the same
 
-        threading.Thread(target=tell, name="death", daemon=True).start()
+        threading.Thread(target=report_death, name="death", daemon=True).start()
 
     def _may_wait(self, process: TrainingProcess, code: int) -> bool:
         """Report an exit; returns whether the master wants the node to wait for the next cluster version."""
@@ -359,10 +359,10 @@ class Supervisor:
         if training in ended:
             code = ended[training].code or 0
         if code == TERMINATED and training in self._processes:
-            self._say_farewell(self._processes[training])
+            self._report_termination(self._processes[training])
         return code
 
-    def _say_farewell(self, process: TrainingProcess) -> None:
+    def _report_termination(self, process: TrainingProcess) -> None:
         over = threading.Event()
         timer = threading.Timer(FAREWELL_SECONDS, over.set)
         timer.start()

@@ -49,8 +49,8 @@ def write_offsets(offsets: Mapping[str, Sequence[int]]) -> dict[str, str]:
     Args:
         offsets: offsets of all pieces of the part, by name of their tensor.
     """
-    said = {name: {_SAVED_OFFSETS: list(offset)} for name, offset in offsets.items()}
-    return {OFFSETS: json.dumps(said, separators=(",", ":"))}
+    saved_offsets = {name: {_SAVED_OFFSETS: list(offset)} for name, offset in offsets.items()}
+    return {OFFSETS: json.dumps(saved_offsets, separators=(",", ":"))}
 
 
 def pieces(part: Loaded, where: str) -> list[Piece]:
@@ -67,8 +67,8 @@ def pieces(part: Loaded, where: str) -> list[Piece]:
 
 
 def _piece(name: str, content: Array, offsets: Any) -> Piece:
-    known = [0] * content.ndim if offsets is None else offsets[name][_SAVED_OFFSETS]
-    offset = tuple(map(int, known))
+    saved_offset = [0] * content.ndim if offsets is None else offsets[name][_SAVED_OFFSETS]
+    offset = tuple(map(int, saved_offset))
     if len(offset) != content.ndim or min(offset, default=0) < 0:
         raise ValueError(f"{name} of shape {content.shape} at {offset}")
     return Piece(name, offset, content)
@@ -81,25 +81,25 @@ def assemble(parts: Sequence[Loaded], where: str) -> Loaded:
     Raises:
         CheckpointError: a piece is missing, or pieces do not fit together.
     """
-    found: dict[str, dict[tuple[int, ...], Piece]] = {}
+    pieces_by_name: dict[str, dict[tuple[int, ...], Piece]] = {}
     for part in parts:
         for piece in pieces(part, where):
-            found.setdefault(piece.name, {})[piece.offset] = piece
-    whole = {name: _join(list(of_name.values()), where) for name, of_name in found.items()}
+            pieces_by_name.setdefault(piece.name, {})[piece.offset] = piece
+    whole = {name: _join(list(of_name.values()), where) for name, of_name in pieces_by_name.items()}
     metadata = {key: text for part in parts for key, text in part.metadata.items() if key != OFFSETS}
     return Loaded(whole, metadata)
 
 
-def _join(found: list[Piece], where: str) -> Array:
-    first = found[0]
-    kinds = {(piece.content.dtype, piece.content.ndim) for piece in found}
-    shape = tuple(map(max, zip(*(piece.end for piece in found), strict=True))) if first.content.ndim else ()
-    if len(kinds) > 1 or sum(piece.content.size for piece in found) != math.prod(shape):
+def _join(pieces: list[Piece], where: str) -> Array:
+    first = pieces[0]
+    kinds = {(piece.content.dtype, piece.content.ndim) for piece in pieces}
+    shape = tuple(map(max, zip(*(piece.end for piece in pieces), strict=True))) if first.content.ndim else ()
+    if len(kinds) > 1 or sum(piece.content.size for piece in pieces) != math.prod(shape):
         raise CheckpointError(f"{where}: the pieces of tensor {first.name} do not make up a whole")
-    if len(found) == 1:
+    if len(pieces) == 1:
         return first.content
     whole = np.empty(shape, first.content.dtype)
-    for piece in found:
+    for piece in pieces:
         whole[tuple(map(slice, piece.offset, piece.end))] = piece.content
     return whole
 

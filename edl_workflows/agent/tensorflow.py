@@ -163,7 +163,7 @@ def training(
         raise InvalidError(f"job {job.name} has no parameter servers: add replicas of type ps")
     store = open_store(options.checkpoint_dir, options.keep)
     graph = _Graph(job, cluster, build, options.partitions, _layout_to_keep(store))
-    _say_what_may_change(job, graph, options)
+    _report_server_changes(job, graph, options)
     session = _connect(job, server, cluster, graph, options)
     try:
         _initialise(job, graph, session, store)
@@ -206,7 +206,7 @@ class _Graph:
         layout: Layout | None,
     ) -> None:
         self.graph = tf.Graph()
-        self._said_partitions = bool(partitions)
+        self._partitions_set = bool(partitions)
         self.started_from = layout
         me = f"/job:{job.node.type}/task:{job.rank}"
         count = len(cluster.ps)
@@ -254,7 +254,7 @@ class _Graph:
     def state(self, session: Any) -> State:
         """The current values of all variables."""
         return GraphVariables(self._saved).state(
-            session, int(session.run(self.step)), self.layout, self.check.take()
+            session, int(session.run(self.step)), self.layout, self.check.pop_batch()
         )
 
     def save(
@@ -263,7 +263,7 @@ class _Graph:
         """Save all variables as a new checkpoint, in TensorFlow's format."""
         step = int(session.run(self.step))
 
-        batch = self.check.take()
+        batch = self.check.pop_batch()
 
         def write(folder: Path) -> None:
             if batch:
@@ -300,14 +300,14 @@ class _Graph:
             if may_be_gone:
                 return
             raise
-        if saved is None and not self._said_partitions:
+        if saved is None and not self._partitions_set:
             raise CheckpointError(
                 f"{checkpoint.uri}: does not record how its variables are cut. The version that saved it "
                 "cut each into as many parts as there were parameter servers: set "
                 "TrainingOptions(partitions=…) to their number"
             )
-        if saved is not None and (what := describe_difference(saved, self.layout)):
-            raise CheckpointError(f"{checkpoint.uri}: can't be restored into this model: {what}")
+        if saved is not None and (difference := describe_difference(saved, self.layout)):
+            raise CheckpointError(f"{checkpoint.uri}: can't be restored into this model: {difference}")
 
     def _restore_files(self, session: Any, checkpoint: CheckpointRef, prefix: Path) -> None:
         try:
@@ -318,7 +318,7 @@ class _Graph:
             ) from error
 
 
-def _say_what_may_change(job: Job, graph: _Graph, options: TrainingOptions) -> None:
+def _report_server_changes(job: Job, graph: _Graph, options: TrainingOptions) -> None:
     """Report which changes of parameter servers the model survives. If this process prepares a version whose
     change the model would not survive, reject that version before any training stops for it."""
     if lost := unsaved_state(graph.graph, in_two_stages=options.async_save):
@@ -328,9 +328,9 @@ def _say_what_may_change(job: Job, graph: _Graph, options: TrainingOptions) -> N
     if (
         job.preparing
         and graph.started_from is not None
-        and (what := describe_difference(graph.started_from, graph.layout))
+        and (difference := describe_difference(graph.started_from, graph.layout))
     ):
-        job.refuse_version(f"its variables depend on the number of parameter servers: {what}")
+        job.refuse_version(f"its variables depend on the number of parameter servers: {difference}")
 
 
 def _layout_to_keep(store: CheckpointStore) -> Layout | None:

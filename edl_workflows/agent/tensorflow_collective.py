@@ -169,13 +169,13 @@ class MirroredTraining:
     def load(self, tensors: Mapping[str, Array]) -> None:
         """Set all variables."""
         for name, variable in self._variables.items():
-            found = tensors.get(name)
+            tensor = tensors.get(name)
             if (
-                found is None
-                or found.shape != tuple(variable.shape)
-                or found.dtype != variable.dtype.as_numpy_dtype
+                tensor is None
+                or tensor.shape != tuple(variable.shape)
+                or tensor.dtype != variable.dtype.as_numpy_dtype
             ):
-                has = "none" if found is None else f"{found.dtype} of shape {found.shape}"
+                has = "none" if tensor is None else f"{tensor.dtype} of shape {tensor.shape}"
                 raise CheckpointError(
                     f"can't be restored into this model: variable {name} is {variable.dtype.name} of shape "
                     f"{tuple(variable.shape)}, in the checkpoint {has}"
@@ -293,16 +293,16 @@ def _variables(model: MirroredModel, trained: Sequence[Any]) -> dict[str, Any]:
     if hasattr(model.optimizer, "build"):
         model.optimizer.build(list(model.weights.values()))
     own = model.optimizer.variables
-    found = dict(zip(model.weights, trained, strict=True))
-    found |= {name: _plain(variable) for name, variable in (model.more or {}).items()}
+    variables = dict(zip(model.weights, trained, strict=True))
+    variables |= {name: _plain(variable) for name, variable in (model.more or {}).items()}
     # Keras numbers its optimizers' variables differently in each process; only their order is stable.
-    found |= {f"optimizer/{i}": _plain(v) for i, v in enumerate(own() if callable(own) else own)}
-    for name, variable in found.items():
+    variables |= {f"optimizer/{i}": _plain(v) for i, v in enumerate(own() if callable(own) else own)}
+    for name, variable in variables.items():
         if variable.dtype not in (*_REDUCIBLE, *_STAND_IN):
             raise InvalidError(
                 f"variable {name} of type {variable.dtype.name} can't be summed over the members"
             )
-    return found
+    return variables
 
 
 def _plain(variable: Any) -> Any:

@@ -70,7 +70,7 @@ class LossCheck:
         values = decode_batch(batch)
         return float(session.run(self.loss, {self.inputs[name]: value for name, value in values.items()}))
 
-    def take(self) -> bytes:
+    def pop_batch(self) -> bytes:
         """The batch to store with the checkpoint that is being saved. Each batch is returned only once."""
         kept, self._kept = self._kept, b""
         return kept

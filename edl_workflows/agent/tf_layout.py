@@ -98,14 +98,16 @@ def layout_of_graph(graph: Any) -> dict[str, VariableLayout]:
     """How a graph cuts the variables that it saves."""
     shapes: dict[str, list[int]] = {}
     starts: dict[str, list[set[int]]] = {}
-    layout = {spec.name: VariableLayout() for one in graph.get_collection(SAVEABLES) for spec in one.specs}
+    layout = {
+        spec.name: VariableLayout() for saveable in graph.get_collection(SAVEABLES) for spec in saveable.specs
+    }
     for variable in graph.get_collection(VARIABLES):
         part = variable._get_save_slice_info()  # noqa: SLF001 - as TensorFlow's own Saver does
         if part is not None:
             shapes[part.full_name] = list(part.full_shape)
-            found = starts.setdefault(part.full_name, [set() for _ in part.full_shape])
+            axis_starts = starts.setdefault(part.full_name, [set() for _ in part.full_shape])
             for axis, start in enumerate(part.var_offset):
-                found[axis].add(start)
+                axis_starts[axis].add(start)
         elif variable.shape.is_fully_defined():
             shape = variable.shape.as_list()
             layout[variable.op.name] = VariableLayout(shape=shape, parts=[1] * len(shape))
@@ -116,7 +118,7 @@ def layout_of_graph(graph: Any) -> dict[str, VariableLayout]:
 
 
 def unsaved_state(graph: Any, *, in_two_stages: bool) -> str:
-    """Describes state of a model that checkpoints don't contain, so that it would be lost with the servers;
+    """Describe state of a model that checkpoints don't contain, so that it would be lost with the servers;
     "" if everything is saved.
 
     Args:
@@ -125,7 +127,9 @@ def unsaved_state(graph: Any, *, in_two_stages: bool) -> str:
     """
     kept = {v.op.name for collection in (VARIABLES, LOCAL, "edl") for v in graph.get_collection(collection)}
     if not in_two_stages:
-        tables = [getattr(one.op, "resource_handle", None) for one in graph.get_collection(SAVEABLES)]
+        tables = [
+            getattr(saveable.op, "resource_handle", None) for saveable in graph.get_collection(SAVEABLES)
+        ]
         kept |= {handle.op.name for handle in tables if handle is not None}
     for operation in graph.get_operations():
         if operation.type in _STATEFUL and operation.name not in kept:
@@ -167,7 +171,7 @@ def _layout(entry: bytes) -> VariableLayout:
     shape = [dimension.size for dimension in message.shape.dim]
     # A slice that spans a whole dimension has an empty extent: start 0, and no length.
     starts = [{part.extent[axis].start for part in message.slices} for axis in range(len(shape))]
-    return VariableLayout(shape=shape, parts=[max(1, len(found)) for found in starts])
+    return VariableLayout(shape=shape, parts=[max(1, len(axis_starts)) for axis_starts in starts])
 
 
 def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -85,10 +85,10 @@ class GraphVariables:
         for part in self._parts:
             tensor = tensors.get(part.tensor)
             if tensor is None or tensor.shape != part.spec.shape or tensor.dtype != part.spec.dtype:
-                found = "none" if tensor is None else f"{tensor.dtype} of shape {tensor.shape}"
+                description = "none" if tensor is None else f"{tensor.dtype} of shape {tensor.shape}"
                 raise CheckpointError(
                     f"{where}: can't be restored into this model: variable {part.tensor} is "
-                    f"{part.spec.dtype} of shape {part.spec.shape}, in the checkpoint {found}"
+                    f"{part.spec.dtype} of shape {part.spec.shape}, in the checkpoint {description}"
                 )
         for group in _groups(self._parts):
             # Feed the values in place of the initial ones, since the finalized graph has no other assign

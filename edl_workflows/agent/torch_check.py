@@ -51,10 +51,10 @@ def measure_products(device: torch.device) -> float:
     """
     width = WIDTHS[device.type]
     kind = torch.float32 if device.type == "cpu" else torch.bfloat16
-    ones = torch.ones(width, width, dtype=kind, device=device)
+    matrix = torch.ones(width, width, dtype=kind, device=device)
 
     def multiply() -> torch.Tensor:
-        product = ones @ ones
+        product = matrix @ matrix
         _finish(device)
         return product
 

@@ -155,7 +155,7 @@ class TorchTraining:
         if self._threads:
             torch.set_num_threads(self._threads)
         self._parts = self._build()
-        trained = [one for one in self._parts.model.parameters() if one.requires_grad]
+        trained = [parameter for parameter in self._parts.model.parameters() if parameter.requires_grad]
         if not trained:
             raise InvalidError("the model has no parameter that requires a gradient")
         self._replica = self._parts.replica or Alone()
@@ -225,8 +225,8 @@ class TorchTraining:
         names = self._parts.model.named_parameters(remove_duplicate=False)
         kept = {f"model/{name}" for name, _ in names}
         copied = {
-            name: one if name in kept or name.startswith("optimizer/") else one.clone()
-            for name, one in tensors.items()
+            name: tensor if name in kept or name.startswith("optimizer/") else tensor.clone()
+            for name, tensor in tensors.items()
         }
         return part_of_state(join(skeleton, copied), step, metadata, part, self.copying)
 
@@ -236,8 +236,8 @@ class TorchTraining:
 
     def load_parts(self, parts: Iterable[Loaded], where: str) -> None:
         """Load this process's shards of the state."""
-        found = list(parts)
-        self._load(restore_state(make_template(found, self._shards.empty, where), found, where))
+        loaded_parts = list(parts)
+        self._load(restore_state(make_template(loaded_parts, self._shards.empty, where), loaded_parts, where))
 
     def broadcast(self, numbers: Sequence[int], root: int = 0, *, load: bool = True) -> list[int]:
         """Broadcast the state and numbers of rank `root`. A state is loaded only if all of it has arrived and
@@ -255,7 +255,7 @@ class TorchTraining:
         """The numbers of rank `root`, and its state if this process must load it."""
         group = self._formed
         skeleton, tensors = self._split_state()
-        tensors = {name: local_part(one) for name, one in tensors.items()}
+        tensors = {name: local_part(tensor) for name, tensor in tensors.items()}
         described = json.dumps([list(numbers), skeleton, describe_tensors(tensors)]).encode()
         sent = group.broadcast_bytes(described, root)
         try:
@@ -273,7 +273,7 @@ class TorchTraining:
             raise DamagedStateError(f"the state of rank {root} arrived damaged: its checksum differs")
         state = None
         if load and group.rank != root:
-            mine = {name: self._shards.restored(name, one) for name, one in received.items()}
+            mine = {name: self._shards.restored(name, tensor) for name, tensor in received.items()}
             state = join(skeleton, mine)
         return [int(number) for number in first_numbers], state
 
@@ -317,8 +317,8 @@ class TorchTraining:
 
     def meet(self) -> None:
         """All-reduce a constant, as a barrier."""
-        one = torch.zeros(1, device=self._formed.device)
-        self._replica.agree(lambda: self._formed.wait([self._formed.all_reduce(one)]))
+        constant = torch.zeros(1, device=self._formed.device)
+        self._replica.agree(lambda: self._formed.wait([self._formed.all_reduce(constant)]))
 
     @property
     def _formed(self) -> GlooGroup:
@@ -330,8 +330,8 @@ class TorchTraining:
 
     def _state(self) -> dict[str, Any]:
         parts = {"model": self._parts.model, "optimizer": self._parts.optimizer}
-        more = {name: one.state_dict() for name, one in (self._parts.more or {}).items()}
-        return {name: one.state_dict() for name, one in parts.items()} | {"more": more}
+        more = {name: stateful.state_dict() for name, stateful in (self._parts.more or {}).items()}
+        return {name: stateful.state_dict() for name, stateful in parts.items()} | {"more": more}
 
     def _load(self, state: Mapping[str, Any]) -> None:
         more = self._parts.more or {}
@@ -341,8 +341,8 @@ class TorchTraining:
                 _refuse(f"it has {sorted(state['more'])} beside model and optimizer, not {sorted(more)}")
             self._parts.model.load_state_dict(state["model"])
             self._parts.optimizer.load_state_dict(state["optimizer"])
-            for name, one in more.items():
-                one.load_state_dict(state["more"][name])
+            for name, stateful in more.items():
+                stateful.load_state_dict(state["more"][name])
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
             _refuse(str(error) or repr(error), error)
 
@@ -370,7 +370,11 @@ def _keep_freed_memory() -> None:
 
 def _require_shards(parts: TorchModel, trained: Sequence[torch.nn.Parameter]) -> None:
     mesh = parts.replica.mesh if parts.replica is not None else None
-    whole = [one for one in trained if mesh != (one.device_mesh if isinstance(one, DTensor) else None)]
+    whole = [
+        parameter
+        for parameter in trained
+        if mesh != (parameter.device_mesh if isinstance(parameter, DTensor) else None)
+    ]
     if whole and mesh is None:
         raise InvalidError("the parameters are sharded: name their replica group in TorchModel.replica")
     if whole:

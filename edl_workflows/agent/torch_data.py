@@ -73,11 +73,11 @@ class ElasticDataLoader:
         left out. Call `World.step` once for each turn."""
         ahead: Iterator[Any] = iter(())
         for mini_batches in self._run:
-            wanted = [list(records) for records in mini_batches if len(records)]
-            if not self._plan.begins_with(wanted):
+            turn = [list(records) for records in mini_batches if len(records)]
+            if not self._plan.begins_with(turn):
                 ahead = iter(self._loader)  # drops what was read ahead, and reads the plan anew
             loaded = []
-            for _ in wanted:
+            for _ in turn:
                 loaded.append(next(ahead))
                 self._plan.drop_first()
             yield loaded
@@ -99,15 +99,15 @@ class _Plan:
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield the plan from the run's present turn on."""
-        self._source = (list(one) for turn in self._run.upcoming() for one in turn if len(one))
+        self._source = (list(records) for turn in self._run.upcoming() for records in turn if len(records))
         self._planned.clear()
         self._given = 0
         return self._give()
 
-    def begins_with(self, wanted: Sequence[list[int]]) -> bool:
+    def begins_with(self, turn: Sequence[list[int]]) -> bool:
         """Whether these are the first mini-batches of the plan."""
-        self._extend(len(wanted))
-        return list(islice(self._planned, len(wanted))) == wanted
+        self._extend(len(turn))
+        return list(islice(self._planned, len(turn))) == turn
 
     def drop_first(self) -> None:
         """Forget the first mini-batch: the loader has returned it."""

@@ -97,7 +97,7 @@ def part_of_state(
     skeleton, tensors = split(value, sharded=True)
     saved: dict[str, Held] = {}
     loads: dict[int, list[int]] = {}
-    sizes = {name: one.numel() * one.element_size() for name, one in tensors.items()}
+    sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in tensors.items()}
     for name in sorted(tensors, key=lambda name: (-sizes[name], name)):
         held = held_by_rank(tensors[name], part)
         load = loads.setdefault(held.holders, [0] * held.holders)
@@ -157,18 +157,18 @@ def restore_state(template: Any, parts: Iterable[Loaded], where: str) -> Any:
         CheckpointError: a tensor is missing, or differs in type or shape.
     """
     names = split(template, sharded=True).tensors
-    targets = {name: _Target(name, held_by_rank(one, Part(0, 1)), where) for name, one in names.items()}
+    targets = {name: _Target(name, held_by_rank(tensor, Part(0, 1)), where) for name, tensor in names.items()}
     skeleton = None
     for part in parts:
-        found = {piece.name: piece for piece in pieces(part, where)}
+        pieces_by_name = {piece.name: piece for piece in pieces(part, where)}
         if skeleton is None:
-            skeleton = _skeleton(found, where)
+            skeleton = _skeleton(pieces_by_name, where)
             _compare_names(_names(skeleton), targets.keys(), where)
-        for name in found.keys() & targets.keys():
-            targets[name].take(found[name])
+        for name in pieces_by_name.keys() & targets.keys():
+            targets[name].copy_piece(pieces_by_name[name])
         if all(target.missing == 0 for target in targets.values()):
             break
-    lacking = [name for name, one in targets.items() if one.missing]
+    lacking = [name for name, target in targets.items() if target.missing]
     if skeleton is None or lacking:
         raise CheckpointError(f"{where}: a part is missing: it lacks values of {', '.join(lacking[:3])}")
     return join(skeleton, names)
@@ -181,10 +181,10 @@ class _Target:
         self._name = name
         self._held = held
         self._where = where
-        self._taken: set[tuple[int, ...]] = set()
+        self._copied: set[tuple[int, ...]] = set()
         self.missing = held.content.numel()
 
-    def take(self, piece: Piece) -> None:
+    def copy_piece(self, piece: Piece) -> None:
         """Copy the values that a piece contains."""
         held, content = self._held, piece.content
         if not self._fits(piece):
@@ -192,9 +192,9 @@ class _Target:
                 f"{self._where}: tensor {self._name} is of another type or shape: a piece of {content.dtype} "
                 f"ends at {piece.end}, and the model has {held.content.dtype} of shape {held.shape}"
             )
-        if piece.offset in self._taken:
+        if piece.offset in self._copied:
             return
-        self._taken.add(piece.offset)
+        self._copied.add(piece.offset)
         ends = [start + size for start, size in zip(held.offset, held.content.shape, strict=True)]
         first = list(map(max, held.offset, piece.offset))
         last = list(map(min, ends, piece.end))
@@ -219,9 +219,9 @@ def _slices(first: list[int], last: list[int], origin: tuple[int, ...]) -> tuple
     )
 
 
-def _skeleton(found: Mapping[str, Piece], where: str) -> Any:
+def _skeleton(pieces_by_name: Mapping[str, Piece], where: str) -> Any:
     try:
-        return json.loads(found[SKELETON].content.tobytes())
+        return json.loads(pieces_by_name[SKELETON].content.tobytes())
     except (KeyError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{where}: is not the state of a PyTorch program: {error!r}") from error
 

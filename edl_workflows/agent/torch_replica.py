@@ -166,7 +166,7 @@ class ReplicaGroup:
         numbers = torch.zeros(self.size, dtype=torch.int64)
         numbers[self.index] = int(number)
         self._all_reduce(numbers)
-        return [int(one) for one in numbers.tolist()]
+        return list(map(int, numbers.tolist()))
 
     def meet_in(self, version: int) -> None:
         """Wait until all processes of the group are about to form the group of the same cluster version.
@@ -255,11 +255,11 @@ def _require_whole_groups(job: Job, place: Place, size: int) -> None:
             f"job {job.name} has no replica groups: set spec.rendezvous.nodeUnit to the number of workers "
             "that hold the model together"
         )
-    for count, what in ((place.size, "the present members"), (job.cluster.max_workers, "maxNodes")):
+    for count, subject in ((place.size, "the present members"), (job.cluster.max_workers, "maxNodes")):
         if count % size:
             raise InvalidError(
-                f"{what} ({count}) do not make whole replica groups of {size}: in spec.rendezvous, minNodes "
-                "and maxNodes must be multiples of nodeUnit, and so must the number of workers"
+                f"{subject} ({count}) do not make whole replica groups of {size}: in spec.rendezvous, "
+                "minNodes and maxNodes must be multiples of nodeUnit, and so must the number of workers"
             )
 
 
@@ -310,9 +310,9 @@ def _check(job: Job) -> None:
         raise SystemExit(TERMINATED)
 
 
-def _start_again(why: str) -> None:
+def _start_again(reason: str) -> None:
     """End this process at once, whatever its main thread is waiting for: it has no state to lose yet."""
-    log.warning("%s; this one ends, to be started again", why)
+    log.warning("%s; this one ends, to be started again", reason)
     logging.shutdown()
     os._exit(CLUSTER_LOST_EXIT_CODE)
 

@@ -39,7 +39,7 @@ class Shards:
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         named = model.named_parameters(remove_duplicate=False)
-        self._by_name = {f"model/{name}": one for name, one in named}
+        self._by_name = {f"model/{name}": parameter for name, parameter in named}
         groups = (group["params"] for group in optimizer.param_groups)
         self._by_number = list(itertools.chain.from_iterable(groups))
 
@@ -66,7 +66,7 @@ class Shards:
     def _owner(self, name: str) -> DTensor | None:
         """The sharded parameter to which a tensor belongs; None if there is none."""
         owner = self._by_name.get(name)
-        if found := _OF_OPTIMIZER.match(name):
-            number = int(found[1])
+        if match := _OF_OPTIMIZER.match(name):
+            number = int(match[1])
             owner = self._by_number[number] if number < len(self._by_number) else None
         return owner.detach() if isinstance(owner, DTensor) else None

@@ -134,7 +134,7 @@ def to_saved_tensors(
 ) -> State:
     """A skeleton and its tensors as a state to save; see `to_saved_state`."""
     text = np.frombuffer(json.dumps(skeleton, separators=(",", ":")).encode(), np.uint8)
-    specs = {name: TensorSpec(_TYPES[one.dtype], tuple(one.shape)) for name, one in tensors.items()}
+    specs = {name: TensorSpec(_TYPES[tensor.dtype], tuple(tensor.shape)) for name, tensor in tensors.items()}
     specs[SKELETON] = TensorSpec(text.dtype, text.shape)
 
     def fill(into: Mapping[str, Array]) -> None:
@@ -188,7 +188,10 @@ def as_tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
 
 def describe_tensors(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, str, list[int]]]:
     """Name, type and shape of each tensor, for JSON."""
-    return [(name, str(one.dtype).removeprefix("torch."), list(one.shape)) for name, one in tensors.items()]
+    return [
+        (name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape))
+        for name, tensor in tensors.items()
+    ]
 
 
 def empty_tensors(described: list[tuple[str, str, list[int]]]) -> Tensors:
@@ -199,7 +202,7 @@ def empty_tensors(described: list[tuple[str, str, list[int]]]) -> Tensors:
 def checksum(tensors: Mapping[str, torch.Tensor]) -> int:
     """CRC-32 of the values of tensors, in their order."""
     total = 0
-    for one in tensors.values():
-        values = one.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
+    for tensor in tensors.values():
+        values = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
         total = zlib.crc32(values.numpy().data, total)
     return total

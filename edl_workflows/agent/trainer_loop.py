@@ -169,15 +169,15 @@ class SteppedByJob:
 def reported_metrics(logged: Mapping[str, Any]) -> dict[str, float]:
     """Of what a library has logged: the metrics of the model that the job's status can hold. The job itself
     reports loss, epoch and speed."""
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name, value in logged.items():
-        if name in _NOT_REPORTED or name.endswith(_SPEEDS) or len(found) == MAX_METRICS:
+        if name in _NOT_REPORTED or name.endswith(_SPEEDS) or len(metrics) == MAX_METRICS:
             continue
         try:
-            found |= check_metrics({name: value})
+            metrics |= check_metrics({name: value})
         except InvalidError as error:
             log.debug("not reported: %s", error)
-    return found
+    return metrics
 
 
 class _LibraryTraining(TorchTraining):

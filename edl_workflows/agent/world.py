@@ -406,8 +406,8 @@ class World:
 
     def _restore_shards(self, checkpoint: CheckpointRef) -> None:
         assert isinstance(self.framework, PartFramework)
-        with self.job.state_parts(checkpoint, self._saving.store) as found:
-            parts = list(found)
+        with self.job.state_parts(checkpoint, self._saving.store) as loaded_parts:
+            parts = list(loaded_parts)
             self._sampler.load_state_dict(_position(parts[0].metadata, checkpoint))
             self.framework.load_parts(parts, checkpoint.uri)
 

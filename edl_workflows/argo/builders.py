@@ -98,5 +98,7 @@ def library(waiting: WaitMode) -> list[StageTemplate]:
     Autoscaling is not among them: its template is about TrainingJobs. With waiting ``resource``, stages that
     only the agent can run are left out.
     """
-    found = [steps.step_of(stage.name) for stage in STAGES if stage is not AUTOSCALE]
-    return [template(step, waiting) for step in found if waiting == "plugin" or step.action is not None]
+    workflow_steps = [steps.step_of(stage.name) for stage in STAGES if stage is not AUTOSCALE]
+    return [
+        template(step, waiting) for step in workflow_steps if waiting == "plugin" or step.action is not None
+    ]

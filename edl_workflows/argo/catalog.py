@@ -83,20 +83,20 @@ def build_manifests(names: Iterable[str], options: TemplateOptions, namespace: s
         InvalidError: there is no such product, or no template has a parameter for which a value was given or
             that events may set.
     """
-    known = {product.name: product for product in PRODUCTS}
-    wanted = list(names) or [product.name for product in PRODUCTS if product.usual]
-    unknown = [name for name in wanted if name not in known]
+    products = {product.name: product for product in PRODUCTS}
+    requested_names = list(names) or [product.name for product in PRODUCTS if product.usual]
+    unknown = [name for name in requested_names if name not in products]
     if unknown:
-        raise InvalidError(f"there is no template {unknown[0]!r}; there are {', '.join(known)}")
-    if options.from_event and EVENTS not in wanted:
+        raise InvalidError(f"there is no template {unknown[0]!r}; there are {', '.join(products)}")
+    if options.from_event and EVENTS not in requested_names:
         raise InvalidError(f"--from-event applies to {EVENTS} only; name this template too")
-    made = [manifest for name in wanted for manifest in known[name].make(options, namespace)]
+    made = [manifest for name in requested_names for manifest in products[name].make(options, namespace)]
     _check_parameters(made, options.parameters)
     return [_placed(manifest, namespace) for manifest in made]
 
 
 def _check_parameters(manifests: Iterable[Mapping[str, Any]], values: Mapping[str, str]) -> None:
-    declared = {one["name"] for manifest in manifests for one in _declared(manifest)}
+    declared = {parameter["name"] for manifest in manifests for parameter in _declared(manifest)}
     for name in values:
         if name not in declared:
             has = ", ".join(sorted(declared)) or "none"
@@ -108,8 +108,8 @@ def _declared(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     spec = spec.get("workflowSpec", spec)
     for trigger in spec.get("triggers", ()):
         spec = trigger["template"]["k8s"]["source"]["resource"]["spec"]
-    found: list[dict[str, Any]] = spec.get("arguments", {}).get("parameters", [])
-    return found
+    parameters: list[dict[str, Any]] = spec.get("arguments", {}).get("parameters", [])
+    return parameters
 
 
 def _placed(manifest: dict[str, Any], namespace: str) -> dict[str, Any]:

@@ -56,10 +56,14 @@ def checkpoint_migrate_restart(waiting: WaitMode, name: str = "checkpoint-migrat
         step_fields.STEP_TIMEOUT.name: step_fields.STEP_TIMEOUT.tag,
     }
     with DAG(
-        name=name, inputs=[parameter(one) for one in _PLAN_INPUTS], outputs=outputs_of("restart")
+        name=name,
+        inputs=[parameter(step_input) for step_input in _PLAN_INPUTS],
+        outputs=outputs_of("restart"),
     ) as dag:
         first: Any = checkpoint(name="checkpoint", arguments=common)
-        second: Any = migrate(name="migrate", arguments={one.name: one.tag for one in _PLAN_INPUTS})
+        second: Any = migrate(
+            name="migrate", arguments={step_input.name: step_input.tag for step_input in _PLAN_INPUTS}
+        )
         third: Any = restart(name="restart", arguments={"name": output(second, "name")})
         first >> second >> third
     return dag
@@ -78,7 +82,7 @@ def approval(name: str = "approval") -> Suspend:
             answer.
     """
     # If the node is resumed without an answer, the answer is no.
-    said = models.ValueFrom(supplied=models.SuppliedValueFrom(), default="no")
+    answer = models.ValueFrom(supplied=models.SuppliedValueFrom(), default="no")
     return Suspend(
         name=name,
         inputs=[
@@ -87,7 +91,7 @@ def approval(name: str = "approval") -> Suspend:
                 name=APPROVED, default="no", enum=[YES, "no"], description="Whether it is to be carried out."
             ),
         ],
-        outputs=[Parameter(name=APPROVED, value_from=said)],
+        outputs=[Parameter(name=APPROVED, value_from=answer)],
     )
 
 
@@ -102,7 +106,7 @@ def plan_approve_apply(waiting: WaitMode, name: str = "plan-approve-apply") -> D
             ``plan``.
     """
     plan, ask, apply = builders.plan_scale(waiting), approval(), builders.apply_plan(waiting)
-    inputs = [parameter(one) for one in (step_fields.JOB, step_fields.STEP_TIMEOUT)]
+    inputs = [parameter(step_input) for step_input in (step_fields.JOB, step_fields.STEP_TIMEOUT)]
     with DAG(name=name, inputs=inputs, outputs=outputs_of("plan", ("plan",))) as dag:
         planned: Any = plan(name="plan", arguments={step_fields.JOB.name: step_fields.JOB.tag})
         changes = f"jsonpath(tasks.{planned.name}.outputs.parameters.plan, '$.empty')"
@@ -122,7 +126,7 @@ def plan_approve_apply(waiting: WaitMode, name: str = "plan-approve-apply") -> D
     return dag
 
 
-POLICY = next(one for one in steps.cancel().inputs if one.name == "policy")
+POLICY = next(step_input for step_input in steps.cancel().inputs if step_input.name == "policy")
 STATUS = StepInput("status", "The workflow's status: after a success nothing is done.")
 
 
@@ -139,7 +143,9 @@ def clean_up(waiting: WaitMode, name: str = "clean-up", *, kind: str = ELASTIC_J
         kind: kind of the job.
     """
     cancel = builders.cancel(waiting, kind=kind)
-    with Steps(name=name, inputs=[parameter(one) for one in (step_fields.NAME, POLICY, STATUS)]) as handler:
+    with Steps(
+        name=name, inputs=[parameter(step_input) for step_input in (step_fields.NAME, POLICY, STATUS)]
+    ) as handler:
         cancel(
             name="cancel",
             arguments={step_fields.NAME.name: step_fields.NAME.tag, POLICY.name: POLICY.tag},

@@ -46,9 +46,9 @@ def _lines(values: Mapping[str, Any], depth: int) -> Iterator[str]:
             case [*items] if items:
                 yield f"{pad}{key}:"
                 for item in items:
-                    first, *others = _lines(item, depth + INDENT)
+                    first, *remaining_lines = _lines(item, depth + INDENT)
                     yield f"{pad}- {first.lstrip()}"
-                    yield from others
+                    yield from remaining_lines
             case _:
                 yield f"{pad}{key}: {json.dumps(value)}"
 

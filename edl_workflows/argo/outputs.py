@@ -30,18 +30,18 @@ because `inert_text` breaks tags."""
 
 def render_outputs(outputs: Outputs) -> list[dict[str, str]]:
     """Outputs as the ``outputs.parameters`` of a node."""
-    found = outputs.to_dict()
-    checkpoint = found.pop("checkpoint", None) or {}
+    fields = outputs.to_dict()
+    checkpoint = fields.pop("checkpoint", None) or {}
     values = {
-        **found,
+        **fields,
         "checkpoint-uri": checkpoint.get("uri"),
         "checkpoint-step": checkpoint.get("step"),
-        "resumed-step": found.get("resumedStep"),
-        "stall-seconds": found.get("stallSeconds"),
-        "training-metrics": json.dumps(found.get("metrics") or {}, sort_keys=True),
-        "warnings": "; ".join(found.get("warnings") or []),
-        "replicas": json.dumps(found.get("replicas") or {}, sort_keys=True),
-        "plan": json.dumps(found["plan"], sort_keys=True) if "plan" in found else None,
+        "resumed-step": fields.get("resumedStep"),
+        "stall-seconds": fields.get("stallSeconds"),
+        "training-metrics": json.dumps(fields.get("metrics") or {}, sort_keys=True),
+        "warnings": "; ".join(fields.get("warnings") or []),
+        "replicas": json.dumps(fields.get("replicas") or {}, sort_keys=True),
+        "plan": json.dumps(fields["plan"], sort_keys=True) if "plan" in fields else None,
     }
     return [{"name": name, "value": _text(values.get(name))} for name in PARAMETERS]
 

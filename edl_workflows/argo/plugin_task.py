@@ -49,10 +49,10 @@ class PluginTask(Model):
         except ValidationError as error:
             problems = [
                 Problem(
-                    ".".join(("plugin", PLUGIN, *(str(part) for part in found["loc"]))),
-                    found["msg"].removeprefix("Value error, "),
+                    ".".join(("plugin", PLUGIN, *(str(part) for part in details["loc"]))),
+                    details["msg"].removeprefix("Value error, "),
                 )
-                for found in error.errors()
+                for details in error.errors()
             ]
             raise ManifestError("the step's plugin body", problems) from error
 

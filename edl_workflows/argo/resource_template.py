@@ -59,9 +59,9 @@ def resource_templates(step: WorkflowStep) -> list[dict[str, Any]]:
         InvalidError: only the agent can run the step, for example because it waits for something that a label
             selector can't express.
     """
-    for field, why in UNSEEN.items():
+    for field, reason in UNSEEN.items():
         if field in step.request:
-            raise InvalidError(f"step {step.name!r} waits for {why}, or by the plugin")
+            raise InvalidError(f"step {step.name!r} waits for {reason}, or by the plugin")
     if step.action is None:
         raise InvalidError(
             f"step {step.name!r} has no resource template: let the agent run it (waiting: plugin)"
@@ -159,11 +159,11 @@ def _in_two(step: WorkflowStep, action: ApplyObject) -> list[dict[str, Any]]:
 def _remove(step: WorkflowStep, action: DeleteObject) -> list[dict[str, Any]]:
     """Delete an object. A deletion has no outputs in Argo, so the surrounding step declares them."""
     delete = f"{step.name}-object"
-    said = [
+    output_parameters = [
         {"name": name, "valueFrom": {"expression": f"'{step.outputs.get(name, '')}'"}} for name in PARAMETERS
     ]
     return [
-        _steps(step, [[_call(delete, step.inputs)]], said),
+        _steps(step, [[_call(delete, step.inputs)]], output_parameters),
         _template(delete, action, step.inputs, []),
     ]
 
@@ -183,7 +183,7 @@ def _cancel(step: WorkflowStep, action: CancelJob) -> list[dict[str, Any]]:
     """Read the job's owner and phase first. Delete or suspend it only if it is the workflow's and has not
     ended."""
     look, delete, suspend = (f"{step.name}-{verb}" for verb in ("look", "delete", "suspend"))
-    inputs = tuple(one for one in step.inputs if one != action.policy)
+    inputs = tuple(step_input for step_input in step.inputs if step_input != action.policy)
     looking = _template(look, GetObject(action.manifest), inputs, _outputs(step.outputs))
     looking["resource"]["flags"] = ["--ignore-not-found"]
     for output in looking["outputs"]["parameters"]:
@@ -202,13 +202,13 @@ def _cancel(step: WorkflowStep, action: CancelJob) -> list[dict[str, Any]]:
     ]
 
 
-def _unended(look: str, policy: StepInput, wanted: str) -> str:
+def _unended(look: str, policy: StepInput, cancel_action: str) -> str:
     phase = f"steps['{look}'].outputs.parameters.phase"
-    return f"{{{{={phase} not in ['', 'Succeeded', 'Failed'] && {policy.variable} == '{wanted}'}}}}"
+    return f"{{{{={phase} not in ['', 'Succeeded', 'Failed'] && {policy.variable} == '{cancel_action}'}}}}"
 
 
 def _call(name: str, inputs: tuple[StepInput, ...], more: Mapping[str, str] | None = None) -> dict[str, Any]:
-    values = {one.name: one.tag for one in inputs} | dict(more or {})
+    values = {step_input.name: step_input.tag for step_input in inputs} | dict(more or {})
     arguments = [{"name": key, "value": value} for key, value in values.items()]
     return {"name": name, "template": name, "arguments": {"parameters": arguments}}
 

@@ -61,15 +61,22 @@ def submit_workflow(cluster: Cluster, submission: WorkflowSubmission) -> Object:
 
 
 def _check(submission: WorkflowSubmission, declared: Sequence[Mapping[str, Any]]) -> None:
-    known = [one["name"] for one in declared]
+    declared_names = [parameter["name"] for parameter in declared]
     where = f"the template {submission.template}"
     for name in submission.parameters:
-        if name not in known:
-            raise InvalidError(f"{where} has no parameter {name!r}; it has {', '.join(known) or 'none'}")
-    for one in declared:
-        if "value" not in one and "valueFrom" not in one and one["name"] not in submission.parameters:
+        if name not in declared_names:
             raise InvalidError(
-                f"{where} needs a value of the parameter {one['name']!r}: {one.get('description', '')}"
+                f"{where} has no parameter {name!r}; it has {', '.join(declared_names) or 'none'}"
+            )
+    for parameter in declared:
+        if (
+            "value" not in parameter
+            and "valueFrom" not in parameter
+            and parameter["name"] not in submission.parameters
+        ):
+            raise InvalidError(
+                f"{where} needs a value of the parameter {parameter['name']!r}: "
+                f"{parameter.get('description', '')}"
             )
 
 
@@ -133,11 +140,11 @@ def _waits_for_attempt(node: Mapping[str, Any]) -> bool:
     return node.get("type") == "Retry" and not node.get("children") and bool(node.get("message"))
 
 
-def changed_steps(workflow: Mapping[str, Any], told: dict[str, StepState]) -> Iterator[str]:
-    """A line for each step whose state is not the one in `told`, which is updated."""
+def changed_steps(workflow: Mapping[str, Any], last_states: dict[str, StepState]) -> Iterator[str]:
+    """A line for each step whose state is not the one in `last_states`, which is updated."""
     for state in step_states(workflow):
-        if told.get(state.id) != state:
-            told[state.id] = state
+        if last_states.get(state.id) != state:
+            last_states[state.id] = state
             yield str(state)
 
 
@@ -146,5 +153,6 @@ def outputs_of(workflow: Mapping[str, Any]) -> dict[str, str]:
     nodes = nodes_of(workflow.get("status") or {}) or {}
     root = nodes.get(workflow["metadata"]["name"]) or {}
     return {
-        one["name"]: one.get("value") or "" for one in (root.get("outputs") or {}).get("parameters") or ()
+        parameter["name"]: parameter.get("value") or ""
+        for parameter in (root.get("outputs") or {}).get("parameters") or ()
     }

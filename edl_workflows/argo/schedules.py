@@ -132,7 +132,7 @@ def _from_event(index: int, name: str, default: str | None) -> dict[str, Any]:
 
 
 def _check_names(template: Mapping[str, Any], from_event: Collection[str]) -> None:
-    """Raises InvalidError if the template lacks a parameter that events may set."""
+    """Raise InvalidError if the template lacks a parameter that events may set."""
     declared = [key for key, _ in _parameters(template, {})]
     unknown = sorted(set(from_event) - set(declared))
     if unknown:
@@ -145,7 +145,7 @@ def _check_names(template: Mapping[str, Any], from_event: Collection[str]) -> No
 def _check_values(
     kind: str, template: Mapping[str, Any], arguments: Mapping[str, str], but: Collection[str] = ()
 ) -> None:
-    """Raises InvalidError if a parameter other than `but` has neither a default nor a value."""
+    """Raise InvalidError if a parameter other than `but` has neither a default nor a value."""
     missing = sorted(
         name for name, value in _parameters(template, arguments) if value is None and name not in but
     )
@@ -160,7 +160,10 @@ def _parameters(
     template: Mapping[str, Any], arguments: Mapping[str, str]
 ) -> Sequence[tuple[str, str | None]]:
     declared = template["spec"]["arguments"]["parameters"]
-    return [(one["name"], arguments.get(one["name"], one.get("value"))) for one in declared]
+    return [
+        (parameter["name"], arguments.get(parameter["name"], parameter.get("value")))
+        for parameter in declared
+    ]
 
 
 def _reference(template: Mapping[str, Any]) -> dict[str, Any]:

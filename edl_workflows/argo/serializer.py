@@ -32,9 +32,9 @@ def to_manifest(workflow: Workflow) -> dict[str, Any]:
     if templates := spec.get("templates"):
         spec["templates"] = _unique(_expanded(templates, _ours(workflow)), problems)
     problems += [
-        Problem(spell_path(one.path), f"{one.message} ({one.rule.name}): {one.remedy}")
-        for one in check(built)
-        if one.is_error
+        Problem(spell_path(finding.path), f"{finding.message} ({finding.rule.name}): {finding.remedy}")
+        for finding in check(built)
+        if finding.is_error
     ]
     if problems:
         raise ManifestError(subject, problems)
@@ -42,7 +42,11 @@ def to_manifest(workflow: Workflow) -> dict[str, Any]:
 
 
 def _ours(workflow: Workflow) -> Mapping[str, list[dict[str, Any]]]:
-    return {str(one.name): one.rendered for one in workflow.templates if isinstance(one, StageTemplate)}
+    return {
+        str(template.name): template.rendered
+        for template in workflow.templates
+        if isinstance(template, StageTemplate)
+    }
 
 
 def _expanded(
@@ -53,14 +57,14 @@ def _expanded(
 
 
 def _unique(templates: Iterable[dict[str, Any]], problems: list[Problem]) -> list[dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    by_name: dict[str, dict[str, Any]] = {}
     for template in templates:
-        known = found.setdefault(template["name"], template)
-        if known != template:
+        existing = by_name.setdefault(template["name"], template)
+        if existing != template:
             problems.append(
                 Problem(f"spec.templates.{template['name']}", "there is another template of this name")
             )
-    return list(found.values())
+    return list(by_name.values())
 
 
 class _Dumper(yaml.SafeDumper):

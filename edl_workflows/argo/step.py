@@ -130,7 +130,7 @@ class StepMemo:
     def render(self) -> dict[str, Any]:
         """The template's ``memoize`` field. The key is a hash, because Argo allows letters, digits and ``-``
         in it."""
-        values = ", ".join(one.variable for one in self.inputs)
+        values = ", ".join(step_input.variable for step_input in self.inputs)
         return {
             "key": f"{{{{=sprig.sha256sum(toJson([{values}]))}}}}",
             "maxAge": MEMO_AGE,
@@ -185,7 +185,7 @@ class WorkflowStep:
 def render_inputs(inputs: tuple[StepInput, ...]) -> list[dict[str, str]]:
     """Inputs as Argo's ``inputs.parameters``."""
     return [
-        {"name": one.name, "description": one.description}
-        | ({} if one.default is None else {"default": one.default})
-        for one in inputs
+        {"name": step_input.name, "description": step_input.description}
+        | ({} if step_input.default is None else {"default": step_input.default})
+        for step_input in inputs
     ]

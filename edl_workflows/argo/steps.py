@@ -342,14 +342,14 @@ def autoscale(*, kind: str = "TrainingJob", if_finished: IfFinished = IfFinished
     """Enable or disable autoscaling of a job, by the cluster's autoscaler or by an ElasticJob's own
     master."""
     bounds = inputs_of(AUTOSCALE)["bounds"]
-    wanted = _object(kind, NAME)
-    wanted["metadata"]["annotations"] = {autoscaling.ANNOTATION: bounds}
+    manifest = _object(kind, NAME)
+    manifest["metadata"]["annotations"] = {autoscaling.ANNOTATION: bounds}
     return WorkflowStep(
         _named("autoscale", kind),
         AUTOSCALE.name,
         (NAME, bounds, timeout("5m")),
         request_of(AUTOSCALE, kind, if_finished),
-        PatchObject(wanted),
+        PatchObject(manifest),
         job_outputs(kind),
         on_cancel="keep",
     )

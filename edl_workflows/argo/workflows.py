@@ -90,7 +90,7 @@ def _workflow(
         name=name,
         annotations={"workflows.argoproj.io/description": description},
         entrypoint="main",
-        arguments=[_with_value(one, options.parameters) for one in parameters],
+        arguments=[_with_value(parameter, options.parameters) for parameter in parameters],
         service_account_name=ACCOUNT,
         pod_gc=models.PodGC(strategy="OnPodSuccess"),
         **more,
@@ -147,7 +147,7 @@ def elastic_scale(options: TemplateOptions) -> dict[str, Any]:
     with _workflow(options, "elastic-scale", parameters, description) as workflow:
         scale = builders.scale(options.waiting)
         with DAG(name="main", outputs=outputs_of("scale")):
-            scale(arguments={str(one.name): tag(one) for one in parameters})
+            scale(arguments={str(parameter.name): tag(parameter) for parameter in parameters})
     return to_manifest(workflow)
 
 
@@ -158,13 +158,13 @@ def planned_scale(options: TemplateOptions) -> dict[str, Any]:
     with _workflow(options, "elastic-planned-scale", parameters, description) as workflow:
         change = groups.plan_approve_apply(options.waiting)
         with DAG(name="main", outputs=outputs_of("change", ("plan",))):
-            change(name="change", arguments={str(one.name): tag(one) for one in parameters})
+            change(name="change", arguments={str(parameter.name): tag(parameter) for parameter in parameters})
     return to_manifest(workflow)
 
 
 def checkpoint_migrate_restart(options: TemplateOptions) -> dict[str, Any]:
     """Move a running job to other parameter servers in three visible steps."""
-    given = {one.name: one for one in steps.migrate_ps().inputs}
+    given = {step_input.name: step_input for step_input in steps.migrate_ps().inputs}
     parameters = [
         JOB,
         *(
@@ -179,7 +179,9 @@ def checkpoint_migrate_restart(options: TemplateOptions) -> dict[str, Any]:
     with _workflow(options, name, parameters, description) as workflow:
         migration = groups.checkpoint_migrate_restart(options.waiting)
         with DAG(name="main", outputs=outputs_of("migration")):
-            migration(name="migration", arguments={str(one.name): tag(one) for one in parameters})
+            migration(
+                name="migration", arguments={str(parameter.name): tag(parameter) for parameter in parameters}
+            )
     return to_manifest(workflow)
 
 
@@ -239,8 +241,10 @@ def _command() -> Container:
 def clean_up(options: TemplateOptions) -> dict[str, Any]:
     """The exit handler alone, for users' workflows to refer to."""
     parameters = [
-        Parameter(name=one.name, description=one.description, value=one.default or MISSING)
-        for one in (step_fields.NAME, groups.POLICY, groups.STATUS)
+        Parameter(
+            name=step_input.name, description=step_input.description, value=step_input.default or MISSING
+        )
+        for step_input in (step_fields.NAME, groups.POLICY, groups.STATUS)
     ]
     description = (
         "An exit handler: ends an ElasticJob that goes on although its workflow failed or was stopped."

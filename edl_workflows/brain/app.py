@@ -54,8 +54,8 @@ _BEARER = HTTPBearer(auto_error=False, description="A tenant's token, or an oper
 
 
 def _tenant(request: Request) -> Tenant:
-    found: Tenant = request.scope[TENANT]
-    return found
+    tenant: Tenant = request.scope[TENANT]
+    return tenant
 
 
 def _page(
@@ -114,8 +114,8 @@ def _master_routes(service: BrainApi) -> APIRouter:
     async def report(request: Request, caller: Caller) -> Response:
         """Store what a job's master measured. The response is sent when the report is durable. A report may
         be sent twice."""
-        said = parse_body(brain.MetricsReport, await request.body())
-        return _answer(await service.report(caller, said))
+        metrics_report = parse_body(brain.MetricsReport, await request.body())
+        return _answer(await service.report(caller, metrics_report))
 
     @router.post(
         "/optimize",
@@ -163,8 +163,8 @@ def _page_routes(service: BrainApi, *, monitored: bool) -> APIRouter:
     @router.get("/jobs", response_model=messages.JobsAnswer)
     def jobs(caller: Caller, page: Paged, phase: Search = "", search: Search = "") -> Response:
         """The tenant's jobs, newest first."""
-        found = queries.query_jobs(store, caller.namespaces, page, clock(), phase=phase, search=search)
-        return _answer(found)
+        answer = queries.query_jobs(store, caller.namespaces, page, clock(), phase=phase, search=search)
+        return _answer(answer)
 
     @router.get("/jobs/{uid}", response_model=messages.JobAnswer, responses=UNKNOWN)
     def job(uid: str, caller: Caller) -> Response:

@@ -101,34 +101,34 @@ class TokenFile:
         self._path = path
         self._clock = clock
         self._lock = threading.Lock()
-        self._looked = clock()
+        self._checked = clock()
         self._version = _version(path)
-        self._rows = read_tokens(path).tokens
+        self._tokens = read_tokens(path).tokens
 
     def tenant_of(self, token: str) -> Tenant | None:
         """The owner of a token; None if it is unknown."""
-        self._look()
-        wanted, found = token_digest(token), None
-        for row in self._rows:  # all rows, so that the duration reveals nothing
-            if hmac.compare_digest(row.sha256, wanted):
-                found = row
-        return None if found is None else found.to_tenant()
+        self._reload_if_changed()
+        digest, owner_row = token_digest(token), None
+        for token_row in self._tokens:  # all rows, so that the duration reveals nothing
+            if hmac.compare_digest(token_row.sha256, digest):
+                owner_row = token_row
+        return None if owner_row is None else owner_row.to_tenant()
 
-    def _look(self) -> None:
+    def _reload_if_changed(self) -> None:
         with self._lock:
-            if self._clock() - self._looked < LOOK_SECONDS:
+            if self._clock() - self._checked < LOOK_SECONDS:
                 return
-            self._looked = self._clock()
+            self._checked = self._clock()
             version = _version(self._path)
             if version == self._version:
                 return
             try:
-                self._rows = read_tokens(self._path).tokens
+                self._tokens = read_tokens(self._path).tokens
             except EdlError as error:
                 log.warning("tokens file not read; the previous tokens stay valid", error=str(error))
                 return
             self._version = version
-            log.info("tokens file read again", tokens=len(self._rows))
+            log.info("tokens file read again", tokens=len(self._tokens))
 
 
 def token_digest(token: str) -> str:
@@ -145,12 +145,12 @@ def new_token(tenant: str, namespaces: list[str]) -> tuple[str, TokenRow]:
     """
     token = secrets.token_urlsafe(32)
     try:
-        row = TokenRow.model_validate(
+        token_row = TokenRow.model_validate(
             {"tenant": tenant, "namespaces": namespaces, "sha256": token_digest(token)}
         )
     except ValidationError as error:
         raise InvalidError("; ".join(describe_problems(error))) from error
-    return token, row
+    return token, token_row
 
 
 def read_tokens(path: Path) -> TokenRows:
@@ -169,14 +169,14 @@ def read_tokens(path: Path) -> TokenRows:
         ) from error
 
 
-def add_token(path: Path, row: TokenRow) -> None:
+def add_token(path: Path, token_row: TokenRow) -> None:
     """Add a row to a tokens file, which is created if absent. Only its owner may read it.
 
     Raises:
         InvalidError: the file cannot be read or written.
     """
-    rows = read_tokens(path) if path.exists() else TokenRows()
-    text = TokenRows(tokens=[*rows.tokens, row]).model_dump_json(indent=2) + "\n"
+    stored_tokens = read_tokens(path) if path.exists() else TokenRows()
+    text = TokenRows(tokens=[*stored_tokens.tokens, token_row]).model_dump_json(indent=2) + "\n"
     fresh = path.with_name(path.name + ".new")
     try:
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -188,7 +188,7 @@ def add_token(path: Path, row: TokenRow) -> None:
 
 def _version(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino

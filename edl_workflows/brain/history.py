@@ -69,7 +69,7 @@ class PlanInputs:
         )
         share = self._share(key, now)
         # The share already takes the claims of other jobs into account, so no resource is scarce within it.
-        claims = () if share is None else (WorkerClaim(job.name, NodeSize(), least=share, wanted=share),)
+        claims = () if share is None else (WorkerClaim(job.name, NodeSize(), least=share, most=share),)
         return BrainRequest(job, tuple(former), training_of(facts.training), claims=claims)
 
     def _share(self, key: JobKey, now: float) -> int | None:
@@ -99,9 +99,9 @@ def worker_shares(running: Iterable[StoredJob], cluster: ClusterObservation) -> 
         return {}
     jobs = Counter(job.key.namespace for job, _ in claiming.values())
     weighted = [replace(made, weight=1 / jobs[job.key.namespace]) for job, made in claiming.values()]
-    found = fair_shares(weighted, free).workers
+    shares = fair_shares(weighted, free).workers
     # Nothing is reserved for a job without pods, but every job may have at least one worker.
-    return {claiming[name][0].key: max(workers, 1) for name, workers in found.items()}
+    return {claiming[name][0].key: max(workers, 1) for name, workers in shares.items()}
 
 
 def claim_of(stored: StoredJob) -> WorkerClaim | None:
@@ -117,16 +117,16 @@ def claim_of(stored: StoredJob) -> WorkerClaim | None:
     if role is None or job_problems(job):
         return None
     allowed = count_range(job, WORKER)
-    least, wanted = int(allowed.low), int(min(allowed.high, _most_by_limits(job)))
+    least, most = int(allowed.low), int(min(allowed.high, _most_by_limits(job)))
     if not role.auto_scale:
-        least = wanted = role.count
+        least = most = role.count
     held = _amounts(stored.seen.requests)
-    beside = _beside_workers(job)
-    fixed = {name: min(beside.amount(name) or 0.0, held[name]) for name in AMOUNTS}
+    other_nodes = _sum_other_roles(job)
+    fixed = {name: min(other_nodes.amount(name) or 0.0, held[name]) for name in AMOUNTS}
     left = {name: held[name] - fixed[name] for name in AMOUNTS}
     least = min(least, role.count, _workers_in(left, role.resource))
     return WorkerClaim(
-        f"{key.namespace}/{key.uid}", role.resource, least, max(least, wanted), fixed=NodeSize.of(fixed)
+        f"{key.namespace}/{key.uid}", role.resource, least, max(least, most), fixed=NodeSize.of(fixed)
     )
 
 
@@ -155,7 +155,7 @@ def _amounts(seen: Amounts) -> dict[str, float]:
 
 def _most_by_limits(job: OptimizerJob) -> float:
     """The number of workers that the job's own limits allow."""
-    size, fixed = job.roles[WORKER].resource, _beside_workers(job)
+    size, fixed = job.roles[WORKER].resource, _sum_other_roles(job)
     rooms = [
         (job.limits.of(name) - (fixed.amount(name) or 0.0)) // value
         for name in AMOUNTS
@@ -164,9 +164,12 @@ def _most_by_limits(job: OptimizerJob) -> float:
     return max(0.0, min(rooms, default=float("inf")))
 
 
-def _beside_workers(job: OptimizerJob) -> NodeSize:
+def _sum_other_roles(job: OptimizerJob) -> NodeSize:
     """The total resources of a job's nodes that are not workers."""
-    others = [role for name, role in job.roles.items() if name != WORKER]
+    other_roles = [role for name, role in job.roles.items() if name != WORKER]
     return NodeSize.of(
-        {name: sum(role.count * (role.resource.amount(name) or 0.0) for role in others) for name in AMOUNTS}
+        {
+            name: sum(role.count * (role.resource.amount(name) or 0.0) for role in other_roles)
+            for name in AMOUNTS
+        }
     )

@@ -137,7 +137,7 @@ class ClusterMonitor:
 
     def waits_for(self) -> list[str]:
         """The resources that have not been listed yet."""
-        return [f"not listed yet: {one.scope}" for one in self._informers if not one.synced]
+        return [f"not listed yet: {informer.scope}" for informer in self._informers if not informer.synced]
 
     @property
     def _informers(self) -> tuple[Informer, ...]:
@@ -150,7 +150,7 @@ class ClusterMonitor:
             pass
         while not self._stopped.is_set():
             try:
-                self._look()
+                self._record_observations()
             except EdlError as error:
                 log.warning("monitor could not write to the store; retrying", error=str(error))
             except Exception:
@@ -158,7 +158,7 @@ class ClusterMonitor:
                 log.exception("unexpected error in the cluster monitor")
             self._stopped.wait(self._options.period)
 
-    def _look(self) -> None:
+    def _record_observations(self) -> None:
         now = self._clock()
         held = observations.requests_by_job(self._pods.cache.items())
         for kind, informer in self._kinds.items():
@@ -166,12 +166,12 @@ class ClusterMonitor:
                 continue
             seen = [obj[observations.SEEN] for obj in informer.cache.items()]
             if kind in self._jobs:
-                self._jobs[kind].tell(
-                    [observations.with_requests(row, kind.labels[0], held) for row in seen], now
+                self._jobs[kind].write_changes(
+                    [observations.with_requests(job, kind.labels[0], held) for job in seen], now
                 )
             else:
-                self._plans.tell([row for row in seen if row is not None], now)
-        if all(one.synced and one.last_error is None for one in (self._nodes, self._pods)):
+                self._plans.write_changes([plan for plan in seen if plan is not None], now)
+        if all(informer.synced and informer.last_error is None for informer in (self._nodes, self._pods)):
             nodes, pods = self._nodes.cache.items(), self._pods.cache.items()
             self._store.record_cluster(observations.sample_cluster(nodes, pods, self._used(), now))
 
@@ -186,37 +186,38 @@ class _StoreSync(Generic[Row]):
     """Keeps the stored objects of a kind up to date.
 
     Args:
-        there: returns the uids of the objects that an earlier process stored.
+        stored_uids: returns the uids of the objects that an earlier process stored.
         record: writes rows to the store.
     """
 
     def __init__(
         self,
-        there: Callable[[], Collection[str]],
+        stored_uids: Callable[[], Collection[str]],
         record: Callable[[Collection[Row], Collection[str], float], None],
     ) -> None:
-        self._there = there
+        self._stored_uids = stored_uids
         self._record = record
-        self._told: Mapping[str, Row | None] | None = None
+        self._stored: Mapping[str, Row | None] | None = None
 
-    def tell(self, seen: Collection[Row], now: float) -> None:
+    def write_changes(self, seen: Collection[Row], now: float) -> None:
         """Write the changed objects, and mark those that no longer exist as gone."""
-        told = dict.fromkeys(self._there()) if self._told is None else self._told
-        changed, gone = diff_rows(told, seen)
+        stored = dict.fromkeys(self._stored_uids()) if self._stored is None else self._stored
+        changed, gone = diff_rows(stored, seen)
         if changed or gone:
             self._record(changed, gone, now)
-        self._told = {row.uid: row for row in seen}
+        self._stored = {observation.uid: observation for observation in seen}
 
 
-def diff_rows(told: Mapping[str, Row | None], seen: Collection[Row]) -> tuple[list[Row], list[str]]:
+def diff_rows(stored: Mapping[str, Row | None], seen: Collection[Row]) -> tuple[list[Row], list[str]]:
     """The rows that are new or changed, and the uids of objects that no longer exist.
 
     Args:
-        told: the stored row for each uid; None if only the uid is known.
+        stored: the stored row for each uid; None if only the uid is known.
         seen: the current rows.
     """
-    there = {row.uid for row in seen}
-    return [row for row in seen if told.get(row.uid) != row], [uid for uid in told if uid not in there]
+    existing_uids = {observation.uid for observation in seen}
+    changed = [observation for observation in seen if stored.get(observation.uid) != observation]
+    return changed, [uid for uid in stored if uid not in existing_uids]
 
 
 def _complain(scope: Scope, error: EdlError, failures: int) -> None:

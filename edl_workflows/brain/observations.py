@@ -138,7 +138,8 @@ def reduce_node(node: Manifest) -> Object:
     """The parts of a node that the cache keeps: its allocatable resources, and whether it is ready."""
     status = node.get("status") or {}
     ready = any(
-        one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ()
+        condition.get("type") == "Ready" and condition.get("status") == "True"
+        for condition in status.get("conditions") or ()
     )
     return cache_fields.keep_head(node) | {
         "allocatable": demand.parse_amounts(status.get("allocatable") or {}),
@@ -172,11 +173,11 @@ def sample_cluster(
     for node in nodes:
         if node["ready"]:
             demand.add_amounts(allocatable, node["allocatable"])
-    there = [pod for pod in pods if not manifests.is_terminating(pod)]
-    for pod in there:
+    live_pods = [pod for pod in pods if not manifests.is_terminating(pod)]
+    for pod in live_pods:
         if _holds(pod):
             demand.add_amounts(requested, pod["requests"])
-    phases = Counter(pod["phase"] for pod in there)
+    phases = Counter(pod["phase"] for pod in live_pods)
     return ClusterObservation(
         time=now,
         nodes=len(nodes),
@@ -192,31 +193,31 @@ def sample_cluster(
 def total_usage(node_metrics: Iterable[Manifest]) -> dict[str, float]:
     """The sum of a metrics server's NodeMetrics."""
     total: dict[str, float] = {}
-    for one in node_metrics:
-        demand.add_amounts(total, demand.parse_amounts(one.get("usage") or {}))
+    for metrics in node_metrics:
+        demand.add_amounts(total, demand.parse_amounts(metrics.get("usage") or {}))
     return total
 
 
 def requests_by_job(pods: Iterable[Manifest]) -> dict[tuple[str, str, str], dict[str, float]]:
     """Total requests of each job's pods. Keys are the label key of the job's kind, the namespace and the
     job's name."""
-    found: dict[tuple[str, str, str], dict[str, float]] = {}
+    requests: dict[tuple[str, str, str], dict[str, float]] = {}
     for pod in pods:
         if not _holds(pod):
             continue
         for key in _JOB_LABELS:
             if name := manifests.get_label(pod, key):
-                of_job = found.setdefault((key, pod["metadata"].get("namespace") or "", name), {})
+                of_job = requests.setdefault((key, pod["metadata"].get("namespace") or "", name), {})
                 demand.add_amounts(of_job, pod["requests"])
-    return found
+    return requests
 
 
 def reducer_of(kind: Kind) -> Callable[[Manifest], Object]:
     """A function that returns what the cache keeps of an object of a kind: its identity and its row."""
 
     def keep(manifest: Manifest) -> Object:
-        row = observe_plan(manifest) if kind.view is None else observe_job(kind, manifest)
-        return cache_fields.keep_head(manifest) | {SEEN: row}
+        observation = observe_plan(manifest) if kind.view is None else observe_job(kind, manifest)
+        return cache_fields.keep_head(manifest) | {SEEN: observation}
 
     return keep
 
@@ -261,20 +262,20 @@ def observe_plan(manifest: Manifest) -> PlanObservation | None:
 
 def describe_changes(spec: ScalePlanSpec) -> list[str]:
     """The changes that a plan requests, one line each."""
-    found = []
-    for role, wanted in spec.replica_resource_specs.items():
-        count = "" if wanted.replicas is None else _count(wanted.replicas, "replica")
-        said = " ".join(filter(None, (count, _of_size(wanted.resource))))
-        found.append(f"{role}: {said or 'as it is'}")
-    found += [f"replace {pod.name} {_of_size(pod.resource)}".rstrip() for pod in spec.migrate_pods]
-    found += [f"replace ps {rank} {_of_size(size)}".rstrip() for rank, size in spec.migrate_ranks.items()]
+    changes = []
+    for role, replica_spec in spec.replica_resource_specs.items():
+        count = "" if replica_spec.replicas is None else _count(replica_spec.replicas, "replica")
+        description = " ".join(filter(None, (count, _of_size(replica_spec.resource))))
+        changes.append(f"{role}: {description or 'as it is'}")
+    changes += [f"replace {pod.name} {_of_size(pod.resource)}".rstrip() for pod in spec.migrate_pods]
+    changes += [f"replace ps {rank} {_of_size(size)}".rstrip() for rank, size in spec.migrate_ranks.items()]
     if spec.create_pods:
-        found.append(f"create {_count(len(spec.create_pods), 'pod')}")
+        changes.append(f"create {_count(len(spec.create_pods), 'pod')}")
     if spec.remove_pods:
-        found.append(f"remove {_count(len(spec.remove_pods), 'pod')}")
+        changes.append(f"remove {_count(len(spec.remove_pods), 'pod')}")
     if spec.checkpoint:
-        found.append("take a checkpoint" if not found else "take a checkpoint first")
-    return found
+        changes.append("take a checkpoint" if not changes else "take a checkpoint first")
+    return changes
 
 
 def with_requests(
@@ -315,7 +316,7 @@ def _observe_view(view: JobView, job: Resource) -> JobObservation:
 
 
 def _planned(seen: JobObservation, plan: AutoscalingStatus) -> JobObservation:
-    reasons = {role: _cut(why) for role, why in list(plan.reasons.items())[:MAX_LINES]}
+    reasons = {role: _cut(reason) for role, reason in list(plan.reasons.items())[:MAX_LINES]}
     return replace(
         seen, optimizer=plan.optimizer, stage=plan.stage, reasons=reasons, notes=_cut_lines(plan.notes)
     )
@@ -346,9 +347,9 @@ def _count(number: int, noun: str) -> str:
 
 def _of_size(size: NodeResource) -> str:
     named = (("CPU", size.cpu), ("memory", size.memory), ("GPU", size.gpu), *size.others.items())
-    said = [f"{amount} {name}" for name, amount in named if amount is not None]
-    said += [f"GPUs of type {size.gpu_type}"] if size.gpu_type is not None else []
-    return f"with {', '.join(said)}" if said else ""
+    amounts = [f"{amount} {name}" for name, amount in named if amount is not None]
+    amounts += [f"GPUs of type {size.gpu_type}"] if size.gpu_type is not None else []
+    return f"with {', '.join(amounts)}" if amounts else ""
 
 
 def _seconds(time: datetime | None) -> float | None:
@@ -361,8 +362,8 @@ def _cut(text: str) -> str:
 
 def _cut_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     """Those that a status written by anybody may hold: finite, with names of a sensible length."""
-    known = [(name, value) for name, value in metrics.items() if math.isfinite(value)]
-    return {name[:MAX_NAME]: value for name, value in known[: MAX_METRICS + 1]}
+    finite = [(name, value) for name, value in metrics.items() if math.isfinite(value)]
+    return {name[:MAX_NAME]: value for name, value in finite[: MAX_METRICS + 1]}
 
 
 def _cut_lines(lines: Sequence[str]) -> tuple[str, ...]:

@@ -88,8 +88,8 @@ class PlannerProcess:
             yield
         except (EOFError, OSError) as error:  # includes TimeoutError
             self._end()
-            why = "takes too long" if isinstance(error, TimeoutError) else "ended"
-            raise UnavailableError(f"the planner process {why}; retry later") from error
+            reason = "takes too long" if isinstance(error, TimeoutError) else "ended"
+            raise UnavailableError(f"the planner process {reason}; retry later") from error
 
     def _start(self) -> Connection:
         if self._calls is not None:

@@ -121,19 +121,19 @@ class BrainApi:
 
 def _sample_messages(samples: Iterable[JobSample]) -> list[brain.SampleMessage]:
     """Messages for stored samples, without those from damaged rows."""
-    found = []
+    messages = []
     for sample in valid_samples(samples).samples:
         with contextlib.suppress(ValidationError):
-            found.append(sample_message(sample))
-    return found
+            messages.append(sample_message(sample))
+    return messages
 
 
 def credible_samples(samples: Iterable[JobSample], now: float) -> tuple[Sequence[JobSample], list[str]]:
     """The credible samples, and the reasons why others are not credible."""
-    known = valid_samples(samples)
-    kept = [sample for sample in known.samples if 0 <= sample.time <= now + AHEAD_SECONDS]
-    late = len(known.samples) - len(kept)
-    problems = list(known.problems)
+    valid = valid_samples(samples)
+    kept = [sample for sample in valid.samples if 0 <= sample.time <= now + AHEAD_SECONDS]
+    late = len(valid.samples) - len(kept)
+    problems = list(valid.problems)
     if late:
         problems.append(f"{late} samples are from the future: check the clock of the master's machine")
     return kept, problems[:MAX_PROBLEMS]
@@ -141,10 +141,10 @@ def credible_samples(samples: Iterable[JobSample], now: float) -> tuple[Sequence
 
 def describe_plan(plan: ResourcePlan) -> tuple[str, ...]:
     """The changes that a plan requests, one line each."""
-    found = []
-    for role, wanted in plan.node_group_resources.items():
-        count = "" if wanted.count is None else f"{wanted.count} nodes"
-        size = "" if wanted.node_resource.empty else f"of {wanted.node_resource}"
-        found.append(f"{role}: {' '.join(filter(None, (count, size)))}")
-    found += [f"replace {name} by one of {size}" for name, size in plan.node_resources.items()]
-    return tuple(found)
+    changes = []
+    for role, group in plan.node_group_resources.items():
+        count = "" if group.count is None else f"{group.count} nodes"
+        size = "" if group.node_resource.empty else f"of {group.node_resource}"
+        changes.append(f"{role}: {' '.join(filter(None, (count, size)))}")
+    changes += [f"replace {name} by one of {size}" for name, size in plan.node_resources.items()]
+    return tuple(changes)

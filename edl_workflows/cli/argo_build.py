@@ -37,13 +37,13 @@ def parse_parameters(given: list[str] | None) -> dict[str, str]:
     Raises:
         InvalidError: a parameter has no value, or its file can't be read.
     """
-    found = {}
-    for one in given or ():
-        name, sign, value = one.partition("=")
+    parameters = {}
+    for parameter in given or ():
+        name, sign, value = parameter.partition("=")
         if not (name and sign):
-            raise InvalidError(f"{one!r}: write a parameter as name=value or name=@FILE")
-        found[name] = _file(value[1:]) if value.startswith("@") else value
-    return found
+            raise InvalidError(f"{parameter!r}: write a parameter as name=value or name=@FILE")
+        parameters[name] = _file(value[1:]) if value.startswith("@") else value
+    return parameters
 
 
 def _file(path: str) -> str:

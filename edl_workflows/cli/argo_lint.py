@@ -51,18 +51,18 @@ def lint(
     """
     from edl_workflows.argo.lint import check_texts, report
 
-    ignored = _known(ignore or ())
+    ignored = _check_rule_names(ignore or ())
     texts = [read for file in files for read in _read(file)]
-    findings = [one for one in check_texts(texts) if one.rule.name not in ignored]
+    findings = [finding for finding in check_texts(texts) if finding.rule.name not in ignored]
     if output is LintFormat.JSON:
         print_document(report.as_json(findings, len(texts)) + "\n")
     else:
         _print(findings, len(texts))
-    if any(one.is_error or strict for one in findings):
+    if any(finding.is_error or strict for finding in findings):
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def _known(ignored: list[str] | tuple[str, ...]) -> set[str]:
+def _check_rule_names(ignored: list[str] | tuple[str, ...]) -> set[str]:
     from edl_workflows.argo.lint.rules import RULES
 
     names = {rule.name for rule in RULES}
@@ -87,14 +87,16 @@ def _read(file: str) -> Iterator[tuple[str, str]]:
     path = Path(file)
     if not path.exists():
         raise NotFoundError(f"{file}: no such file")
-    paths = sorted(one for one in path.rglob("*") if one.suffix in SUFFIXES) if path.is_dir() else [path]
+    paths = (
+        sorted(child for child in path.rglob("*") if child.suffix in SUFFIXES) if path.is_dir() else [path]
+    )
     if not paths:
         raise NotFoundError(f"{file}: no {', '.join(SUFFIXES)} files in this folder")
-    for one in paths:
+    for manifest_path in paths:
         try:
-            yield str(one), one.read_text(encoding="utf-8")
+            yield str(manifest_path), manifest_path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InvalidError(f"{one}: can't be read as UTF-8 text: {error}") from error
+            raise InvalidError(f"{manifest_path}: can't be read as UTF-8 text: {error}") from error
 
 
 def _print(findings: "list[Finding]", files: int) -> None:

@@ -67,13 +67,15 @@ def watch(
 
     cluster = target.connect()
     ended = _follow(cluster, name, timeout)
-    found = runs.outputs_of(ended)
-    emit(output, found, Table(("output", "value"), [(key, value) for key, value in found.items() if value]))
+    outputs = runs.outputs_of(ended)
+    emit(
+        output, outputs, Table(("output", "value"), [(key, value) for key, value in outputs.items() if value])
+    )
     _conclude(ended)
 
 
 def _follow(cluster: "Cluster", name: str, timeout: float | None) -> "Object":
-    """Wait until a workflow ends, and print changes of its steps to stderr. Returns the workflow.
+    """Wait until a workflow ends, and print changes of its steps to stderr. Return the workflow.
 
     Raises:
         NotFoundError: the workflow does not exist, or was deleted.
@@ -89,7 +91,7 @@ def _follow(cluster: "Cluster", name: str, timeout: float | None) -> "Object":
     client.get(cluster, WORKFLOWS, name)  # fails if the name is mistyped
     deadline = None if timeout is None else time.monotonic() + timeout
     scope = Scope(WORKFLOWS, cluster.namespace, field_selector=f"metadata.name={name}")
-    told: dict[str, runs.StepState] = {}
+    reported_states: dict[str, runs.StepState] = {}
     with SHARED.blocking_states(ClusterSource.of(cluster), scope, name) as states:
         while True:
             try:
@@ -100,7 +102,7 @@ def _follow(cluster: "Cluster", name: str, timeout: float | None) -> "Object":
                 raise StageTimeoutError(message) from error
             if workflow is None:
                 raise NotFoundError(f"workflow {cluster.namespace}/{name} was deleted")
-            for line in runs.changed_steps(workflow, told):
+            for line in runs.changed_steps(workflow, reported_states):
                 say(line)
             if runs.phase_of(workflow) in runs.ENDED:
                 return workflow

@@ -153,6 +153,6 @@ def token(
 
     if operator == bool(namespace):
         raise InvalidError("give either --namespace (may be repeated) or --operator")
-    made, row = auth.new_token(tenant, [auth.EVERYTHING] if operator else list(namespace or ()))
-    auth.add_token(tokens_file, row)
+    made, record = auth.new_token(tenant, [auth.EVERYTHING] if operator else list(namespace or ()))
+    auth.add_token(tokens_file, record)
     print_line(made)

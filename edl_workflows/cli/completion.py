@@ -22,7 +22,7 @@ def complete_kind(incomplete: str) -> list[str]:
     """The kinds of jobs."""
     from edl_workflows.cli.listing import job_kinds
 
-    return [row.name for row in job_kinds(None) if row.name.startswith(incomplete)]
+    return [kind.name for kind in job_kinds(None) if kind.name.startswith(incomplete)]
 
 
 def complete_job(context: typer.Context, incomplete: str) -> list[str]:
@@ -43,8 +43,8 @@ def complete_role(context: typer.Context, incomplete: str) -> list[str]:
 
     try:
         cluster = _cluster(context.params)
-        rows = job_kinds(context.params.get("kind"))
-        jobs = list_jobs(cluster, rows, cluster.namespace, str(context.params.get("name") or ""))
+        kinds = job_kinds(context.params.get("kind"))
+        jobs = list_jobs(cluster, kinds, cluster.namespace, str(context.params.get("name") or ""))
     except EdlError:
         return []
     roles = sorted({role for job in jobs for role in job.view.replicas})
@@ -57,18 +57,20 @@ def complete_node(context: typer.Context, incomplete: str) -> list[str]:
 
     try:
         cluster, name = _cluster(context.params), str(context.params.get("name") or "")
-        nodes = [node for row in job_kinds(context.params.get("kind")) for node in _nodes(cluster, row, name)]
+        nodes = [
+            node for kind in job_kinds(context.params.get("kind")) for node in _nodes(cluster, kind, name)
+        ]
     except EdlError:
         return []
     return sorted({node for node in nodes if node.startswith(incomplete)})
 
 
-def _nodes(cluster: "Cluster", row: Any, job: str) -> Iterator[str]:
+def _nodes(cluster: "Cluster", kind: Any, job: str) -> Iterator[str]:
     from edl_workflows.kube import client
     from edl_workflows.kube.resources import PODS, Scope
 
-    pods = Scope(PODS, cluster.namespace, label_selector=row.pods_of(job))
-    return (row.node_of(pod) for pod in client.list_objects(cluster, pods).items)
+    pods = Scope(PODS, cluster.namespace, label_selector=kind.pods_of(job))
+    return (kind.node_of(pod) for pod in client.list_objects(cluster, pods).items)
 
 
 def _cluster(params: dict[str, Any]) -> "Cluster":

@@ -229,11 +229,13 @@ def run(
     from edl_workflows.kube.resources import ALL_NAMESPACES
     from edl_workflows.process.signals import stop_on_signals
 
-    rows = choose_kinds(kinds_of(kinds))
+    job_kinds = choose_kinds(kinds_of(kinds))
     logs.configure()
     cluster = target.connect(log_retries=True)
     where = ALL_NAMESPACES if all_namespaces else cluster.namespace
-    manager = ManagerOptions(where, workers, jobs.settings(), rows, allocator.options(), autoscaler.options())
+    manager = ManagerOptions(
+        where, workers, jobs.settings(), job_kinds, allocator.options(), autoscaler.options()
+    )
     options = RunOptions(
         manager=manager,
         election=leader.election(cluster),
@@ -274,9 +276,9 @@ def _read_template(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidError(f"--master-template: can't read {path}: {error}") from error
-    found = manifest.parse_values(text, str(path))
-    if not isinstance(found, dict):
+    template = manifest.parse_values(text, str(path))
+    if not isinstance(template, dict):
         raise InvalidError(f"{path}: a pod template must be a map with metadata and spec, not a list")
-    if problems := list(validation.template_problems(found, partial=True)):
+    if problems := list(validation.template_problems(template, partial=True)):
         raise ManifestError(f"pod template {path}", problems)
-    return found
+    return template

@@ -36,11 +36,13 @@ def print_(
     ] = None,
 ) -> None:
     """Print the definitions as YAML: `edl crds print | kubectl apply --server-side -f -`."""
-    known = dict(read_definitions())
-    unknown = [kind for kind in kinds or () if kind not in known]
+    definitions = dict(read_definitions())
+    unknown = [kind for kind in kinds or () if kind not in definitions]
     if unknown:
-        raise InvalidError(f"there is no definition {unknown[0]!r}; the definitions are {', '.join(known)}")
-    print_document("---\n".join(known[kind] for kind in kinds or known))
+        raise InvalidError(
+            f"there is no definition {unknown[0]!r}; the definitions are {', '.join(definitions)}"
+        )
+    print_document("---\n".join(definitions[kind] for kind in kinds or definitions))
 
 
 @app.command()

@@ -47,15 +47,15 @@ def collect_description(cluster: Cluster, kind: str, name: str) -> Description:
     Raises:
         NotFoundError: there is no such job.
     """
-    (row,) = job_kinds(kind)
-    manifest = read_job(cluster, row, name)
-    selector = row.pods_of(name)
+    (job_kind,) = job_kinds(kind)
+    manifest = read_job(cluster, job_kind, name)
+    selector = job_kind.pods_of(name)
     pods = client.list_objects(
         cluster, resources.Scope(resources.PODS, cluster.namespace, label_selector=selector)
     )
     return Description(
         manifest,
-        row.view_stored(manifest),
+        job_kind.view_stored(manifest),
         tuple(sorted(pods.items, key=manifests.name_of)),
         plans_of(cluster, name),
         tuple(events.of_object(cluster, manifest)),
@@ -92,13 +92,13 @@ def description_lines(about: Description) -> Iterator[str]:
     yield "Conditions:"
     for condition in (about.manifest.get("status") or {}).get("conditions") or []:
         when = condition.get("lastTransitionTime", "")
-        why = f"{condition.get('reason', '')}  {condition.get('message', '')}"
-        yield f"  {condition['type']}={condition['status']}  {when}  {why}".rstrip()
+        reason = f"{condition.get('reason', '')}  {condition.get('message', '')}"
+        yield f"  {condition['type']}={condition['status']}  {when}  {reason}".rstrip()
     yield "Pods:"
     for pod in about.pods:
         status = pod.get("status") or {}
-        why = manifests.why_pending(pod) if status.get("phase") == "Pending" else status.get("message", "")
-        yield f"  {manifests.name_of(pod)}  {status.get('phase', 'Unknown')}  {why}".rstrip()
+        reason = manifests.why_pending(pod) if status.get("phase") == "Pending" else status.get("message", "")
+        yield f"  {manifests.name_of(pod)}  {status.get('phase', 'Unknown')}  {reason}".rstrip()
     yield from _autoscaling(job, about.manifest)
     yield "Plans:"
     for plan in about.plans:
@@ -144,8 +144,8 @@ def _run_time(job: JobView) -> dict[str, str]:
 def _faults(manifest: dict[str, Any]) -> Iterator[str]:
     """The goodput of an ElasticJob, its restarts with their reasons, and its failure."""
     status = manifest.get("status") or {}
-    if said := status.get("goodput"):
-        goodput = GoodputStatus.model_validate(said)
+    if goodput_status := status.get("goodput"):
+        goodput = GoodputStatus.model_validate(goodput_status)
         useful, elapsed = goodput.useful_seconds, goodput.elapsed_seconds
         redone = f"{goodput.redone_seconds:.0f} s repeated"
         yield f"{'Goodput:':13}{goodput.ratio:.0%} ({useful:.0f} of {elapsed:.0f} s, {redone})"
@@ -160,8 +160,8 @@ def _faults(manifest: dict[str, Any]) -> Iterator[str]:
     servers = status.get("parameterServers") or {}
     if servers.get("changes", "Any") != "Any":
         yield f"{'Servers:':13}changes {servers['changes']}: {servers.get('reason', '')}"
-    if said := status.get("hang"):
-        yield from _hang(HangStatus.model_validate(said))
+    if hang := status.get("hang"):
+        yield from _hang(HangStatus.model_validate(hang))
     failure = status.get("failure") or {}
     if failure.get("lastLines"):
         yield f"Last lines of {failure.get('pod', '')}:"
@@ -182,28 +182,28 @@ def time_lines(status: ElasticJobStatus) -> Iterator[str]:
 def _hang(hang: HangStatus) -> Iterator[str]:
     """Where the training processes stood in the newest hang."""
     yield f"{'Hang:':13}found at {hang.time:%Y-%m-%dT%H:%M:%SZ}; each stack once, the rarest first"
-    for one in hang.stacks:
-        more = f" and {one.count - len(one.nodes)} more" if one.count > len(one.nodes) else ""
-        yield f"  {', '.join(one.nodes)}{more}:"
-        yield from (f"    {line.strip()}" for line in one.stack.splitlines() or ["no stack"])
-        for file in one.recordings:
+    for group in hang.stacks:
+        more = f" and {group.count - len(group.nodes)} more" if group.count > len(group.nodes) else ""
+        yield f"  {', '.join(group.nodes)}{more}:"
+        yield from (f"    {line.strip()}" for line in group.stack.splitlines() or ["no stack"])
+        for file in group.recordings:
             yield f"    NCCL's flight recorder: {file}"
 
 
 def _autoscaling(job: JobView, manifest: dict[str, Any]) -> Iterator[str]:
     """The state of the job's optimizer, in the modes single-job and cluster, and whether its plans are only
     advice."""
-    said = (manifest.get("status") or {}).get("autoscaling")
-    if not said:
+    status = (manifest.get("status") or {}).get("autoscaling")
+    if not status:
         return
-    about = AutoscalingStatus.model_validate(said)
+    about = AutoscalingStatus.model_validate(status)
     optimizer = f"{about.optimizer} optimizer, {about.stage or 'no stage yet'}"
     if (job.annotations.get(autoscaling.ANNOTATION) or autoscaling.OFF) == autoscaling.OFF:
         command = f" (`edl autoscale {job.name}` lets the job's master apply its plans)"
         optimizer = f"off, so nothing changes; advice of the {optimizer}{'' if job.phase.final else command}:"
     yield f"Autoscaling: {optimizer}"
-    for what, why in sorted(about.reasons.items()):
-        yield f"  {what}: {why}"
+    for subject, reason in sorted(about.reasons.items()):
+        yield f"  {subject}: {reason}"
     for note in about.notes:
         yield f"  {note}"
 
@@ -211,14 +211,14 @@ def _autoscaling(job: JobView, manifest: dict[str, Any]) -> Iterator[str]:
 def _plan(plan: ScalePlan) -> Iterator[str]:
     status = plan.status
     extra = f"  stall {status.stall_seconds:.2f} s" if status.stall_seconds is not None else ""
-    why = f"  {status.reason}: {status.message}" if status.message else ""
-    yield f"  {plan.metadata.name}  {status.phase or 'Pending'}{extra}{why}"
+    reason = f"  {status.reason}: {status.message}" if status.message else ""
+    yield f"  {plan.metadata.name}  {status.phase or 'Pending'}{extra}{reason}"
     if plan.spec.reason:
         yield f"    because {plan.spec.reason}"
     if (compared := status.verification) is not None:
         numbers = [f"{value:.9g}" for value in (compared.before, compared.after) if value is not None]
-        told = f"    verification: {compared.result}  {' -> '.join(numbers)}"
-        yield f"{told}  {compared.message}".rstrip()
+        verification = f"    verification: {compared.result}  {' -> '.join(numbers)}"
+        yield f"{verification}  {compared.message}".rstrip()
     for step in status.steps:
         took = f"{(step.finish_time - step.start_time).total_seconds():.1f} s" if step.finish_time else "now"
         yield f"    {step.phase:14} {took:>8}  {step.message}".rstrip()

@@ -129,11 +129,11 @@ def delete(
     from edl_workflows.kube import client
     from edl_workflows.stages.delete import DELETE, DeleteRequest
 
-    cluster, row = target.connect(), kind_of(kind)
-    if row.view is None:
-        client.get(cluster, row.source.api, name)  # fails if the name is mistyped
+    cluster, job_kind = target.connect(), kind_of(kind)
+    if job_kind.view is None:
+        client.get(cluster, job_kind.source.api, name)  # fails if the name is mistyped
     else:
-        read_job(cluster, row, name)
+        read_job(cluster, job_kind, name)
     run_with_progress(
         cluster, DELETE, DeleteRequest.of({"name": name, "kind": kind}), wait=wait, timeout=timeout
     )
@@ -185,7 +185,7 @@ def logs(
 
 
 def _renderer(pod: dict[str, Any]) -> Callable[[str], str]:
-    """Makes of a line of the pod's log what people read."""
+    """Return the function that makes of a line of the pod's log what people read."""
     from edl_workflows.jobs import names
     from edl_workflows.jobs.log_lines import render_own_line
     from edl_workflows.jobs.manifests import get_label
@@ -212,12 +212,12 @@ def _pod_of(cluster: "Cluster", kind: str, job: str, node: str) -> dict[str, Any
     masters = sorted(
         (n for n in pods if n.startswith("dlrover-master-")), key=lambda n: int(n.rsplit("-", 1)[1])
     )
-    wanted = node or (masters[-1] if masters else min(pods) if kind != JOB else "")
-    if wanted not in pods:
+    node_name = node or (masters[-1] if masters else min(pods) if kind != JOB else "")
+    if node_name not in pods:
         raise NotFoundError(
-            f"{kind} {cluster.namespace}/{job} has no node {wanted!r}; it has {', '.join(sorted(pods))}"
+            f"{kind} {cluster.namespace}/{job} has no node {node_name!r}; it has {', '.join(sorted(pods))}"
         )
-    return pods[wanted]
+    return pods[node_name]
 
 
 def _pods_by_node(cluster: "Cluster", kind: str, job: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -225,8 +225,8 @@ def _pods_by_node(cluster: "Cluster", kind: str, job: str) -> Iterator[tuple[str
     from edl_workflows.kube import client
     from edl_workflows.kube.resources import PODS, Scope
 
-    row = kind_of(kind)
+    job_kind = kind_of(kind)
     for pod in client.list_objects(
-        cluster, Scope(PODS, cluster.namespace, label_selector=row.pods_of(job))
+        cluster, Scope(PODS, cluster.namespace, label_selector=job_kind.pods_of(job))
     ).items:
-        yield row.node_of(pod), pod
+        yield job_kind.node_of(pod), pod

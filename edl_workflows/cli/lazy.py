@@ -41,17 +41,17 @@ class LazyGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the base class's signature
         """All names, in the order of the table."""
-        return [row.name for row in self.commands_table] + [name for name, _ in self.placeholders]
+        return [command.name for command in self.commands_table] + [name for name, _ in self.placeholders]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command. For a help page or completion, only its name and help line."""
-        row = next((row for row in self.commands_table if row.name == cmd_name), None)
-        if row is None:
+        command = next((command for command in self.commands_table if command.name == cmd_name), None)
+        if command is None:
             text = dict(self.placeholders).get(cmd_name)
             return None if text is None else _placeholder(cmd_name, text)
         if getattr(ctx, "edl_listing", False):
-            return _placeholder(row.name, row.help)
-        return _load(row)
+            return _placeholder(command.name, command.help)
+        return _load(command)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help page without importing any command."""
@@ -74,10 +74,10 @@ def _placeholder(name: str, text: str) -> Any:
     return command
 
 
-def _load(row: Command) -> Any:
-    app: typer.Typer = importlib.import_module(row.module).app
+def _load(command: Command) -> Any:
+    app: typer.Typer = importlib.import_module(command.module).app
     group: Any = typer.main.get_group(app)
-    if row.group:
-        group.name = row.name
+    if command.group:
+        group.name = command.name
         return group
-    return group.commands[row.name]
+    return group.commands[command.name]

@@ -60,24 +60,24 @@ def get(
     """List jobs, or show one: phase, replicas, progress, age."""
     from edl_workflows.kube.resources import ALL_NAMESPACES
 
-    rows = job_kinds(kind)
+    kinds = job_kinds(kind)
     cluster = target.connect()
     where = ALL_NAMESPACES if all_namespaces else cluster.namespace
-    found = list_jobs(cluster, rows, where, name or "")
-    if name and not found:
+    jobs = list_jobs(cluster, kinds, where, name or "")
+    if name and not jobs:
         raise _no_job(cluster, kind or "job", name)
-    items = [job.manifest for job in found]
+    items = [job.manifest for job in jobs]
     columns = {
         "namespace": all_namespaces,
         "name": True,
         "kind": kind is None,
         "phase": True,
-        "reason": any(_failure(job.view) for job in found),
+        "reason": any(_failure(job.view) for job in jobs),
         **dict.fromkeys(("ready", "step", "steps/s", "checkpoint", "age"), True),
     }
-    columns["metrics"] = any(job.view.progress.metrics for job in found)
-    shown = [column for column, wanted in columns.items() if wanted]
-    table = Table(shown, [[cells[column] for column in shown] for cells in map(_cells, found)])
+    columns["metrics"] = any(job.view.progress.metrics for job in jobs)
+    shown = [column for column, visible in columns.items() if visible]
+    table = Table(shown, [[cells[column] for column in shown] for cells in map(_cells, jobs)])
     data = items[0] if name and len(items) == 1 else {"apiVersion": "v1", "kind": "List", "items": items}
     emit(output, data, table)
 
@@ -91,19 +91,19 @@ def job_kinds(name: str | None) -> Sequence[Kind]:
     from edl_workflows.jobs.kinds import KINDS, kind_of
 
     if name is None:
-        return [row for row in KINDS if row.view is not None]
+        return [kind for kind in KINDS if kind.view is not None]
     if kind_of(name).view is None:
         raise InvalidError(f"a {name} is not a job; `edl describe JOB` shows the plans of a job")
     return [kind_of(name)]
 
 
-def list_jobs(cluster: "Cluster", rows: Sequence[Kind], namespace: str, name: str = "") -> list[ListedJob]:
+def list_jobs(cluster: "Cluster", kinds: Sequence[Kind], namespace: str, name: str = "") -> list[ListedJob]:
     """List jobs of some kinds, ordered by namespace and name. Kinds that are not installed, or that the user
     may not list, are skipped.
 
     Args:
         cluster: the cluster.
-        rows: the kinds.
+        kinds: the kinds.
         namespace: one namespace, or all of them.
         name: only jobs with this name; "" for all.
 
@@ -113,21 +113,21 @@ def list_jobs(cluster: "Cluster", rows: Sequence[Kind], namespace: str, name: st
     from edl_workflows.kube import client
     from edl_workflows.kube.resources import Scope
 
-    found: list[ListedJob] = []
+    jobs: list[ListedJob] = []
     refused: list[EdlError] = []
     field_selector = f"metadata.name={name}" if name else ""
-    for row in rows:
+    for kind in kinds:
         try:
             listed = client.list_objects(
-                cluster, Scope(row.source.api, namespace, field_selector=field_selector)
+                cluster, Scope(kind.source.api, namespace, field_selector=field_selector)
             )
         except (NotFoundError, ForbiddenError) as error:
             refused.append(error)
             continue
-        found += [ListedJob(item, row.view_stored(item)) for item in listed.items]
-    if len(refused) == len(rows):
+        jobs += [ListedJob(item, kind.view_stored(item)) for item in listed.items]
+    if len(refused) == len(kinds):
         raise refused[0]
-    return sorted(found, key=lambda job: (job.view.namespace, job.view.name, job.view.kind))
+    return sorted(jobs, key=lambda job: (job.view.namespace, job.view.name, job.view.kind))
 
 
 def read_job(cluster: "Cluster", kind: Kind, name: str) -> dict[str, Any]:
@@ -141,10 +141,10 @@ def read_job(cluster: "Cluster", kind: Kind, name: str) -> dict[str, Any]:
     manifest = client.find(cluster, kind.source.api, name)
     if manifest is not None:
         return manifest
-    others = list_jobs(cluster, job_kinds(None), cluster.namespace, name)
-    if not others:
+    namesakes = list_jobs(cluster, job_kinds(None), cluster.namespace, name)
+    if not namesakes:
         raise _no_job(cluster, "job", name)
-    other = others[0].view.kind
+    other = namesakes[0].view.kind
     raise NotFoundError(f"{cluster.namespace}/{name} is a {other}: give --kind {other}")
 
 

@@ -92,12 +92,12 @@ class LocalClusterFlags:
     def arguments(self) -> list[str]:
         """The same options as arguments of ``edl local up``."""
         capacity = self.capacity()
-        found = ["--cpu", capacity.cpu, "--memory", capacity.memory]
-        found += ["--pods-per-core", str(self.pods_per_core)] if self.pods_per_core else []
-        found += ["--back-off", str(self.back_off), "--grace", str(self.grace)]
-        found += ["--controller" if self.controller else "--no-controller"]
-        found += ["--di-server"] if self.di_server else []
-        return found + (["--allow-open-ports"] if self.allow_open_ports else [])
+        arguments = ["--cpu", capacity.cpu, "--memory", capacity.memory]
+        arguments += ["--pods-per-core", str(self.pods_per_core)] if self.pods_per_core else []
+        arguments += ["--back-off", str(self.back_off), "--grace", str(self.grace)]
+        arguments += ["--controller" if self.controller else "--no-controller"]
+        arguments += ["--di-server"] if self.di_server else []
+        return arguments + (["--allow-open-ports"] if self.allow_open_ports else [])
 
 
 @app.command()
@@ -120,14 +120,13 @@ def up(
         settings.serve(where)
         return
     arguments = [*settings.arguments(), *(["--verbose"] if logs.verbose else [])]
-    found, started = daemon.up(daemon.DaemonStart(where, arguments))
-    print_line(
-        f"the embedded cluster {'runs' if started else 'already runs'} on {found.url} (process {found.pid})"
-    )
-    print_line(f"use it:   export KUBECONFIG={found.kubeconfig}")
+    cluster, started = daemon.up(daemon.DaemonStart(where, arguments))
+    state = "runs" if started else "already runs"
+    print_line(f"the embedded cluster {state} on {cluster.url} (process {cluster.pid})")
+    print_line(f"use it:   export KUBECONFIG={cluster.kubeconfig}")
     print_line("          edl get    (kubectl works, too)")
-    if found.di_server:
-        print_line(f"DIJobs:   their DI server is {found.di_server}")
+    if cluster.di_server:
+        print_line(f"DIJobs:   their DI server is {cluster.di_server}")
     print_line("stop it:  edl local down" + (f" --dir {where}" if folder else ""))
 
 
@@ -144,13 +143,13 @@ def down(
 
     where = (folder or daemon.default_folder()).absolute()
     stopped = daemon.down(where, seconds=timeout)
-    said = "the embedded cluster is stopped" if stopped else "no embedded cluster runs"
+    message = "the embedded cluster is stopped" if stopped else "no embedded cluster runs"
     if delete and where.exists():
         daemon.delete(where)
-        said += f"; {where} " + ("could not be deleted entirely" if where.exists() else "is deleted")
+        message += f"; {where} " + ("could not be deleted entirely" if where.exists() else "is deleted")
     elif delete:
-        said += f"; there is no {where} to delete"
-    print_line(said)
+        message += f"; there is no {where} to delete"
+    print_line(message)
 
 
 @app.command()
@@ -160,12 +159,12 @@ def status(folder: Folder = None, output: Output = OutputFormat.TABLE) -> None:
     from edl_workflows.local import daemon, overview
 
     where = (folder or daemon.default_folder()).absolute()
-    found = daemon.find(where)
-    if found is None:
+    cluster = daemon.find(where)
+    if cluster is None:
         raise NotFoundError(f"no embedded cluster runs in {where}; start it with `edl local up`")
-    shown = overview.read_overview(found)
+    shown = overview.read_overview(cluster)
     if output is OutputFormat.TABLE:
-        print_line(f"{found.url}   process {found.pid}   kubeconfig {found.kubeconfig}")
+        print_line(f"{cluster.url}   process {cluster.pid}   kubeconfig {cluster.kubeconfig}")
         print_line()
         emit(output, None, Table(("resource", "requested", "capacity"), shown.resource_rows()))
         print_line()

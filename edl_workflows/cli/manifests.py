@@ -36,10 +36,10 @@ def read_manifests(paths: Iterable[Path], *, recursive: bool = False) -> list[di
     from edl_workflows.stages import manifest
 
     return [
-        found
+        document
         for path in paths
         for file in _files(path, recursive=recursive)
-        for found in manifest.parse_objects(_read(file), str(file))
+        for document in manifest.parse_objects(_read(file), str(file))
     ]
 
 

@@ -111,13 +111,13 @@ def run(
 
 def _whose(job: str | None, namespace: str | None) -> dict[str, str]:
     """The fields that identify the job and the pod in each log line, if they are known."""
-    known = {
+    fields = {
         "job": job,
         "namespace": namespace or os.environ.get(names.ENV_NAMESPACE),
         "pod": os.environ.get(names.ENV_POD_NAME),
         "trace_id": trace_id_of(os.environ.get(names.ENV_TRACEPARENT, "")),
     }
-    return {field: value for field, value in known.items() if value}
+    return {field: value for field, value in fields.items() if value}
 
 
 def _standalone(job: str, namespace: str, nodes: str, state_dir: Path, port: int, timeouts: Timeouts) -> int:

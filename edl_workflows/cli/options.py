@@ -196,9 +196,9 @@ def connect_cluster(
     try:
         return Cluster.connect(kubeconfig, context).in_namespace(namespace)
     except NoClusterError:
-        if (found := _find_local_kubeconfig()) is None:
+        if (local_kubeconfig := _find_local_kubeconfig()) is None:
             raise
-        line = f"export KUBECONFIG={shlex.quote(str(found))}"
+        line = f"export KUBECONFIG={shlex.quote(str(local_kubeconfig))}"
         raise NoClusterError(f"{NO_CLUSTER}; for the embedded cluster of this machine: {line}") from None
 
 
@@ -208,8 +208,8 @@ def _find_local_kubeconfig() -> Path | None:
         from edl_workflows.local import daemon
     except ModuleNotFoundError:  # without the extra "local" there is no such cluster
         return None
-    found = daemon.find(daemon.default_folder().absolute())
-    return found.kubeconfig if found is not None else None
+    cluster = daemon.find(daemon.default_folder().absolute())
+    return cluster.kubeconfig if cluster is not None else None
 
 
 def configure_logs(

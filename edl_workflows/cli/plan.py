@@ -13,7 +13,7 @@ from edl_workflows.cli.output import Table, emit, print_line
 from edl_workflows.exceptions import InvalidError, ManifestError, NotFoundError
 from edl_workflows.jobs import autoscaling
 from edl_workflows.jobs.elastic_job.model import ElasticJob, HistoryPoint
-from edl_workflows.jobs.elastic_job.scaling import count_wanted_nodes, scaled_by_master
+from edl_workflows.jobs.elastic_job.scaling import count_desired_nodes, scaled_by_master
 from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.stages.plan_scale import explain_no_plan
 from edl_workflows.stages.planned_change import PlannedChange
@@ -40,8 +40,8 @@ def plan(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Show what a job's optimizer would change now, without changing anything."""
-    (row,) = job_kinds(kind)
-    manifest = read_job(target.connect(), row, name)
+    (job_kind,) = job_kinds(kind)
+    manifest = read_job(target.connect(), job_kind, name)
     job = planned_job(kind, manifest)
     assert job.status.autoscaling is not None, "checked by planned_job"
     change = PlannedChange.of(job.status.autoscaling)
@@ -59,14 +59,14 @@ def planned_job(kind: str, manifest: dict[str, Any]) -> ElasticJob:
         InvalidError: the job has ended, or something else makes its plans.
         NotFoundError: there is no plan yet.
     """
-    (row,) = job_kinds(kind)
-    view = row.view_stored(manifest)
-    job = row.model.parse(manifest)
+    (job_kind,) = job_kinds(kind)
+    view = job_kind.view_stored(manifest)
+    job = job_kind.model.parse(manifest)
     subject = f"{kind} {job.key}"
     if view.phase.final:
         raise InvalidError(f"{subject} has ended in phase {view.phase}, so no plans are made for it")
     if not scaled_by_master(job):
-        raise InvalidError(f"{subject} {explain_no_plan(sized=row.elastic is not None)}")
+        raise InvalidError(f"{subject} {explain_no_plan(sized=job_kind.elastic is not None)}")
     assert isinstance(job, ElasticJob), "only ElasticJobs have a master that makes plans"
     if job.status.autoscaling is None:
         raise NotFoundError(
@@ -76,10 +76,10 @@ def planned_job(kind: str, manifest: dict[str, Any]) -> ElasticJob:
 
 
 def _rows(job: ElasticJob, change: PlannedChange) -> Iterator[tuple[object, ...]]:
-    for role, now in sorted(count_wanted_nodes(job).items()):
-        wanted = change.replicas.get(role)
-        planned = now if wanted is None or wanted.replicas is None else wanted.replicas
-        size = _size(wanted.resource) if wanted is not None else ""
+    for role, now in sorted(count_desired_nodes(job).items()):
+        replica_spec = change.replicas.get(role)
+        planned = now if replica_spec is None or replica_spec.replicas is None else replica_spec.replicas
+        size = _size(replica_spec.resource) if replica_spec is not None else ""
         yield role, now, planned, size, change.reasons.get(role, "")
     for pod in change.migrate:
         yield pod.name, "", "replaced", _size(pod.resource), change.reasons.get(pod.name, "")
@@ -97,7 +97,7 @@ def _data(job: ElasticJob, change: PlannedChange) -> dict[str, Any]:
         "optimizeMode": job.spec.optimize_mode,
         "autoscale": job.metadata.annotations.get(autoscaling.ANNOTATION),
         "resourceLimits": job.spec.resource_limits.to_dict(),
-        "now": count_wanted_nodes(job),
+        "now": count_desired_nodes(job),
         "plan": change.to_dict(),
     }
 
@@ -109,11 +109,11 @@ def explain_plan(job: ElasticJob, now: dt.datetime) -> Iterator[str]:
         job: a job that has a plan.
         now: the time.
     """
-    told, progress = job.status.autoscaling, job.status.progress
-    assert told is not None, "the job has a plan"
-    since = f", for {format_age(told.time, now)}" if told.time else ""
+    status, progress = job.status.autoscaling, job.status.progress
+    assert status is not None, "the job has a plan"
+    since = f", for {format_age(status.time, now)}" if status.time else ""
     yield from _fact(
-        "Planned", f"by the {told.optimizer} optimizer in stage {told.stage or 'unknown'}{since}"
+        "Planned", f"by the {status.optimizer} optimizer in stage {status.stage or 'unknown'}{since}"
     )
     yield from _fact("Applied", _applied(job))
     limits = job.spec.resource_limits.to_dict().items()
@@ -121,14 +121,14 @@ def explain_plan(job: ElasticJob, now: dt.datetime) -> Iterator[str]:
     fixed = [
         role
         for role, spec in job.spec.replica_specs.items()
-        if not spec.auto_scale and role in count_wanted_nodes(job)
+        if not spec.auto_scale and role in count_desired_nodes(job)
     ]
     yield from _fact("Left alone", f"{', '.join(sorted(fixed))} (autoScale: false)" if fixed else "")
     if progress is not None:
         yield from _fact("Progress", f"step {progress.step}, {progress.speed:.2f} steps/s")
     for nodes, speed in speeds_by_nodes(job.status.history)[-STRETCHES:]:
         yield from _fact("Speed", f"{nodes}: {speed:.2f} steps/s")
-    for note in told.notes:
+    for note in status.notes:
         yield from _fact("Note", note)
 
 
@@ -144,10 +144,11 @@ def _applied(job: ElasticJob) -> str:
     except ManifestError as error:
         return f"no: {error.problems[0].message}"
     if wish is None or wish is False:
-        said = 'is "false"' if wish is False else "is missing"
+        annotation_state = 'is "false"' if wish is False else "is missing"
         return (
-            f"no: the annotation {autoscaling.ANNOTATION} {said}; `edl autoscale {job.metadata.name}` allows "
-            "the master to apply its plans; the stage apply-plan applies one plan"
+            f"no: the annotation {autoscaling.ANNOTATION} {annotation_state}; "
+            f"`edl autoscale {job.metadata.name}` allows the master to apply its plans; "
+            "the stage apply-plan applies one plan"
         )
     return "yes, by the job's master" + ("" if wish is True else f", with {wish[0]} to {wish[1]} workers")
 
@@ -158,7 +159,7 @@ def speeds_by_nodes(history: list[HistoryPoint]) -> list[tuple[str, float]]:
     Args:
         history: oldest first.
     """
-    found: list[tuple[str, float]] = []
+    speeds: list[tuple[str, float]] = []
     start = 0
     for index, point in enumerate(history):
         last = index + 1 == len(history) or history[index + 1].nodes != point.nodes
@@ -167,6 +168,6 @@ def speeds_by_nodes(history: list[HistoryPoint]) -> list[tuple[str, float]]:
             seconds = (point.time - first.time).total_seconds()
             if seconds > 0:
                 nodes = " ".join(f"{role} {count}" for role, count in sorted(point.nodes.items()))
-                found.append((nodes, max(0, point.step - first.step) / seconds))
+                speeds.append((nodes, max(0, point.step - first.step) / seconds))
             start = index + 1
-    return found
+    return speeds

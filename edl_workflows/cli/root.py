@@ -131,7 +131,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _missing_extra(arguments: Sequence[str], module: str) -> str:
-    extra = next((row.extra for row in COMMANDS if row.name in arguments[:1]), "controller")
+    extra = next((command.extra for command in COMMANDS if command.name in arguments[:1]), "controller")
     return f"edl: {module} is not installed, which this command needs: pip install 'edl-workflows[{extra}]'"
 
 

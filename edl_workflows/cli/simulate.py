@@ -214,19 +214,22 @@ def simulate(
         nodes, gpus_per_node, interval, restart_penalty, checkpoint_interval=checkpoint_interval
     )
     studies = [
-        Study(one, chosen, chance, _disturbed(settings, disturbance, one, chance))
-        for one in _workloads(source)
+        Study(study_workload, chosen, chance, _disturbed(settings, disturbance, study_workload, chance))
+        for study_workload in _workloads(source)
         for chosen in policy or [_DEFAULT_POLICY]
         for chance in seed or [0]
     ]
-    found, runs = _run(studies, results)
+    study_results, runs = _run(studies, results)
     alike = scenario is Scenario.POLLUX and all(study.settings == SimulationSettings() for study in studies)
-    totals = summarize_results(found, evaluation.PUBLISHED_MEANS if alike else {})
-    answer = {"runs": [one.to_json() for one in found], "summaries": [one.to_json() for one in totals]}
+    totals = summarize_results(study_results, evaluation.PUBLISHED_MEANS if alike else {})
+    answer = {
+        "runs": [study_result.to_json() for study_result in study_results],
+        "summaries": [summary.to_json() for summary in totals],
+    }
     if save is not None:
         simulations.save(save, answer, studies, runs)
-    emit(output, answer, simulations.run_table(found, evaluation.PUBLISHED_RUNS if alike else {}))
-    if output is OutputFormat.TABLE and (len(found) > len(totals) or totals[0].published):
+    emit(output, answer, simulations.run_table(study_results, evaluation.PUBLISHED_RUNS if alike else {}))
+    if output is OutputFormat.TABLE and (len(study_results) > len(totals) or totals[0].published):
         print_line()
         emit(output, None, simulations.summary_table(totals))
 
@@ -238,13 +241,13 @@ def _check(context: typer.Context, scenario: Scenario | None) -> None:
         InvalidError: such an option was given.
     """
     fixed = scenario in (Scenario.PADDLE, Scenario.PADDLE_MIXED)
-    what = f"scenario {scenario}" if scenario else "--workload"
+    subject = f"scenario {scenario}" if scenario else "--workload"
     for name in context.params:
         source = context.get_parameter_source(name)
         given = source is not None and source.name == "COMMANDLINE"
         fits = name in _OF_PADDLE if fixed else name not in (_OF_WORKLOAD if scenario else _OF_POLLUX)
         if given and not fits:
-            raise InvalidError(f"--{name.replace('_', '-')} does not apply to {what}; leave it out")
+            raise InvalidError(f"--{name.replace('_', '-')} does not apply to {subject}; leave it out")
 
 
 def _workloads(source: _Source) -> "list[Workload]":
@@ -319,7 +322,7 @@ def _number(text: str) -> float | None:
 def _run(
     studies: "Sequence[Study]", path: Path | None
 ) -> "tuple[list[StudyResult], list[SimulationRun | None]]":
-    """Run the studies. Returns their results, and the runs; None for results that were in the file."""
+    """Run the studies. Return their results, and the runs; None for results that were in the file."""
     from edl_workflows.scaling.pollux.goodput_fit import FitCache
     from edl_workflows.simulator.store import ResultFile
     from edl_workflows.simulator.study import StudyResult

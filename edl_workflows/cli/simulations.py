@@ -44,14 +44,14 @@ def run_table(results: "Sequence[StudyResult]", published: Mapping[tuple[str, st
     """
     rows = []
     for result in results:
-        key, found = result.key, result.metrics
-        times = (found.jct_mean, found.jct_p50, found.jct_p99, found.makespan)
+        key, metrics = result.key, result.metrics
+        times = (metrics.jct_mean, metrics.jct_p50, metrics.jct_p99, metrics.makespan)
         rows.append(
             (
-                *(key["workload"], key["policy"], key["seed"], found.jobs, found.unfinished),
+                *(key["workload"], key["policy"], key["seed"], metrics.jobs, metrics.unfinished),
                 *(f"{seconds:.0f}" for seconds in times),
-                *(f"{found.utilisation:.1%}", f"{found.pending:.0f}", f"{found.restarts:.1f}"),
-                *([_known(published.get((key["workload"], key["policy"])))] if published else []),
+                *(f"{metrics.utilisation:.1%}", f"{metrics.pending:.0f}", f"{metrics.restarts:.1f}"),
+                *([_format_seconds(published.get((key["workload"], key["policy"])))] if published else []),
             )
         )
     return Table((*_RUN_COLUMNS, "published") if published else _RUN_COLUMNS, rows)
@@ -61,11 +61,17 @@ def summary_table(summaries: "Sequence[StudySummary]") -> Table:
     """A table with a row for each group of workloads and policy."""
     rows = [
         (
-            *(one.group, one.policy, one.runs, f"{one.jct_mean:.0f}", f"{one.jct_spread:.0f}"),
-            _known(one.published),
-            "" if one.ratio is None else f"{one.ratio:+.1%}",
+            *(
+                summary.group,
+                summary.policy,
+                summary.runs,
+                f"{summary.jct_mean:.0f}",
+                f"{summary.jct_spread:.0f}",
+            ),
+            _format_seconds(summary.published),
+            "" if summary.ratio is None else f"{summary.ratio:+.1%}",
         )
-        for one in summaries
+        for summary in summaries
     ]
     return Table(("workloads", "policy", "runs", "jct mean", "spread", "published", "ratio"), rows)
 
@@ -125,11 +131,11 @@ def of_paddle(
     ]
     rows = [
         (
-            *(one["case"], one["jobs"], one["started"], f"{one['pending']:.1f}"),
-            "" if one["published_pending"] is None else one["published_pending"],
-            *(f"{one['cpu']:.1%}", f"{one['published_cpu']:.1%}"),
+            *(record["case"], record["jobs"], record["started"], f"{record['pending']:.1f}"),
+            "" if record["published_pending"] is None else record["published_pending"],
+            *(f"{record['cpu']:.1%}", f"{record['published_cpu']:.1%}"),
         )
-        for one in answer
+        for record in answer
     ]
     return answer, Table(("case", "jobs", "started", "pending", "published", "cpu", "published"), rows)
 
@@ -152,7 +158,7 @@ def save_paddle(folder: Path, name: str, answer: Any, outcomes: "Mapping[str, Pa
     pictures.draw_paddle(outcomes, name, _file(folder, name))
 
 
-def _known(seconds: float | None) -> str:
+def _format_seconds(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds:.0f}"
 
 

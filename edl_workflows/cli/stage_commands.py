@@ -51,17 +51,17 @@ _LEFT_OUT = {"optional": (), "always": ("wait",), "never": ("wait", "timeout")}
 
 def stage_command(stage: StageSpec[Any]) -> Callable[..., None]:
     """Create the function of a stage's command. Typer derives arguments and options from its signature."""
-    offered = [one for one in stage.fields() if one.argument.cli is not None]
+    offered = [field for field in stage.fields() if field.argument.cli is not None]
     shared = [name for name in _SHARED if name not in _LEFT_OUT[stage.waits]]
 
     def command(**given: Any) -> None:
-        values = {one.name: given[_identifier(one)] for one in offered}
+        values = {field.name: given[_identifier(field)] for field in offered}
         execute_stage(stage, values, StageFlags(**{name: given[name] for name in shared}))
 
-    parameters = [_parameter(_identifier(one), _annotation(one), _default(one)) for one in offered]
+    parameters = [_parameter(_identifier(field), _annotation(field), _default(field)) for field in offered]
     parameters += [_SHARED[name] for name in shared]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__doc__ = stage.summary
     return command
 
@@ -150,8 +150,10 @@ def scale(
 ) -> None:
     """Counts such as ``worker=3`` make up the map of the request. All new nodes get the same size."""
     size = _size(cpu, memory)
-    wanted = {role: {"replicas": count, "resource": size} for role, count in map(_parse_count, replicas)}
-    values = {"job": name, "kind": kind, "replicas": wanted, "if_finished": if_finished}
+    replica_specs = {
+        role: {"replicas": count, "resource": size} for role, count in map(_parse_count, replicas)
+    }
+    values = {"job": name, "kind": kind, "replicas": replica_specs, "if_finished": if_finished}
     execute_stage(SCALE, values, flags)
 
 

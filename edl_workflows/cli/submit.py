@@ -81,8 +81,8 @@ def submit(
     jobs = [(request, new_identity()) for request in requests]
     for request, who in jobs:
         complete_manifest(request, who, cluster.namespace)  # raises before anything is created
-    found, errors = _submit_all(cluster, jobs, wait=wait, timeout=timeout)
-    _show_outputs(found, output)
+    outputs, errors = _submit_all(cluster, jobs, wait=wait, timeout=timeout)
+    _show_outputs(outputs, output)
     for refusal in errors[1:]:
         print_error(refusal)
     if errors:
@@ -92,7 +92,7 @@ def submit(
 def _check_jobs(
     requests: "Sequence[SubmitRequest]", target: ClusterFlags, dry_run: DryRun
 ) -> list[dict[str, Any]]:
-    """Check jobs without creating them. Returns the manifests that would be created."""
+    """Check jobs without creating them. Return the manifests that would be created."""
     from edl_workflows.stages.submit import complete_manifest
 
     if dry_run is DryRun.CLIENT:
@@ -120,7 +120,7 @@ def _submit_all(
     wait: bool,
     timeout: float | None,
 ) -> "tuple[list[Outputs], list[EdlError]]":
-    """Create all jobs, then check or wait for each. Returns the outputs of jobs, and the errors."""
+    """Create all jobs, then check or wait for each. Return the outputs of jobs, and the errors."""
     from edl_workflows.kube.connect import ClusterSource
     from edl_workflows.stages import driver
     from edl_workflows.stages.results import Failed
@@ -128,7 +128,7 @@ def _submit_all(
 
     deadline = None if timeout is None else time.time() + timeout
     source = ClusterSource.of(cluster)
-    found: list[Outputs] = []
+    outputs: list[Outputs] = []
     errors: list[EdlError] = []
     begun = []
     for request, who in jobs:
@@ -150,24 +150,33 @@ def _submit_all(
         if isinstance(outcome, Failed):
             errors.append(outcome.error)
         else:
-            found.append(outcome.outputs)
-    return found, errors
+            outputs.append(outcome.outputs)
+    return outputs, errors
 
 
-def _show_outputs(found: "Sequence[Outputs]", output: OutputFormat) -> None:
-    if len(found) == 1:
-        show_outputs(found[0], output)
-    if len(found) < 2:
+def _show_outputs(outputs: "Sequence[Outputs]", output: OutputFormat) -> None:
+    if len(outputs) == 1:
+        show_outputs(outputs[0], output)
+    if len(outputs) < 2:
         return
-    rows = [(job.namespace, job.name, job.kind, job.phase) for job in found]
-    emit(output, [job.to_dict() for job in found], Table(("namespace", "name", "kind", "phase"), rows))
+    rows = [(job.namespace, job.name, job.kind, job.phase) for job in outputs]
+    emit(output, [job.to_dict() for job in outputs], Table(("namespace", "name", "kind", "phase"), rows))
 
 
-def _show_manifests(found: Sequence[dict[str, Any]], output: OutputFormat, dry_run: DryRun) -> None:
+def _show_manifests(manifests: Sequence[dict[str, Any]], output: OutputFormat, dry_run: DryRun) -> None:
     """Print the manifests of jobs that would be created."""
     rows = [
-        (one["metadata"]["namespace"], one["metadata"]["name"], one["kind"], f"valid ({dry_run} dry run)")
-        for one in found
+        (
+            manifest["metadata"]["namespace"],
+            manifest["metadata"]["name"],
+            manifest["kind"],
+            f"valid ({dry_run} dry run)",
+        )
+        for manifest in manifests
     ]
-    data: Any = found[0] if len(found) == 1 else {"apiVersion": "v1", "kind": "List", "items": list(found)}
+    data: Any = (
+        manifests[0]
+        if len(manifests) == 1
+        else {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
+    )
     emit(output, data, Table(("namespace", "name", "kind", "result"), rows))

@@ -74,7 +74,7 @@ def timeline_rows(line: "Timeline") -> list[Sequence[object]]:
     plan."""
     began = line.samples[0].time
     measured = bool(line.metric_names)
-    found: list[tuple[float, Sequence[object]]] = [
+    events: list[tuple[float, Sequence[object]]] = [
         (
             s.time,
             (
@@ -86,15 +86,15 @@ def timeline_rows(line: "Timeline") -> list[Sequence[object]]:
         for s in line.samples
     ]
     blank = ("",) * (5 if measured else 4)
-    found += [
+    events += [
         (r.time, (*blank, f"{r.subject} {'restarts' if r.replaced else 'fails'}: {r.cause}"))
         for r in line.restarts
     ]
-    found += [
+    events += [
         (span.start, (*blank, f"{span.plan}: {span.phase}, {span.end - span.start:.1f} s"))
         for span in line.spans
     ]
-    return [(f"{when - began:.0f}", *cells) for when, cells in sorted(found, key=lambda row: row[0])]
+    return [(f"{when - began:.0f}", *cells) for when, cells in sorted(events, key=lambda event: event[0])]
 
 
 def _nodes(replicas: dict[str, int]) -> str:

@@ -11,7 +11,7 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ALL_NAMESPACES, ELASTIC_JOBS, Scope
 from edl_workflows.local import daemon
-from edl_workflows.stages.identity import Notify, tell_nobody
+from edl_workflows.stages.identity import Notify, notify_nobody
 from edl_workflows.stages.observed import has_ended, read_object
 
 STOP_SECONDS = 60.0
@@ -34,7 +34,7 @@ class Place:
     python: str = "python"
     folder: Path | None = None
     started: bool = False
-    notify: Notify = field(default=tell_nobody, repr=False)
+    notify: Notify = field(default=notify_nobody, repr=False)
 
     def checkpoints(self, job: str) -> str:
         """The default folder of a job's checkpoints; "" if there is none, on other clusters."""
@@ -66,7 +66,7 @@ class Place:
         )
 
 
-def open_place(on: On | Cluster = "local", notify: Notify = tell_nobody) -> Place:
+def open_place(on: On | Cluster = "local", notify: Notify = notify_nobody) -> Place:
     """A place by name.
 
     Args:
@@ -85,16 +85,16 @@ def open_place(on: On | Cluster = "local", notify: Notify = tell_nobody) -> Plac
     folder = daemon.default_folder().absolute()
     if daemon.find(folder) is None:
         notify("starting the embedded cluster")
-    found, started = daemon.up(daemon.DaemonStart(folder))
+    running_daemon, started = daemon.up(daemon.DaemonStart(folder))
     notify(
         "the embedded cluster runs; for edl in a second terminal: export "
-        f"KUBECONFIG={shlex.quote(str(found.kubeconfig))}"
+        f"KUBECONFIG={shlex.quote(str(running_daemon.kubeconfig))}"
     )
-    return Place(Cluster.from_kubeconfig(found.kubeconfig), sys.executable, folder, started, notify)
+    return Place(Cluster.from_kubeconfig(running_daemon.kubeconfig), sys.executable, folder, started, notify)
 
 
 def _unfinished_jobs(cluster: Cluster) -> list[str]:
-    found = client.list_objects(cluster, Scope(ELASTIC_JOBS, ALL_NAMESPACES)).items
-    views = [read_object(ELASTIC_JOBS.kind, one) for one in found]
-    names = [one["metadata"]["name"] for one in found]
+    jobs = client.list_objects(cluster, Scope(ELASTIC_JOBS, ALL_NAMESPACES)).items
+    views = [read_object(ELASTIC_JOBS.kind, job) for job in jobs]
+    names = [job["metadata"]["name"] for job in jobs]
     return [name for name, seen in zip(names, views, strict=True) if seen is not None and not has_ended(seen)]

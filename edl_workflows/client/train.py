@@ -17,7 +17,7 @@ from edl_workflows.jobs.elastic_job.from_program import (
 )
 from edl_workflows.jobs.elastic_job.program import MAX_BYTES, TrainingProgram
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages.identity import Notify, StageIdentity, tell_nobody
+from edl_workflows.stages.identity import Notify, StageIdentity, notify_nobody
 from edl_workflows.stages.submit import SUBMIT, SubmitRequest
 from edl_workflows.stages.travelling import function_program
 
@@ -29,7 +29,7 @@ def train(
     workers: int = 1,
     framework: str | None = None,
     on: On | Cluster = "local",
-    notify: Notify = tell_nobody,
+    notify: Notify = notify_nobody,
     **options: Any,
 ) -> ElasticTraining:
     """Submit an elastic training and return at once.
@@ -52,7 +52,7 @@ def train(
     """
     try:
         chosen = Framework(framework) if framework is not None else None
-        wanted = ProgramOptions(workers=workers, framework=chosen, **options)
+        program_options = ProgramOptions(workers=workers, framework=chosen, **options)
     except (TypeError, ValueError) as error:
         raise InvalidError(f"train: {error}") from error
     if callable(program):
@@ -64,11 +64,11 @@ def train(
         if isinstance(arguments, Mapping):
             raise InvalidError("the arguments of a script are a list of strings, as on a command line")
         travelling, hint = read_script(Path(program)), Path(program).stem
-        wanted = replace(wanted, arguments=tuple(arguments))
-    render_job(travelling, wanted)  # raises before a cluster is started
+        program_options = replace(program_options, arguments=tuple(arguments))
+    render_job(travelling, program_options)  # raises before a cluster is started
     place = open_place(on, notify)
     try:
-        return submit(place, travelling, wanted, hint=hint, notify=notify)
+        return submit(place, travelling, program_options, hint=hint, notify=notify)
     except BaseException:
         place.close()
         raise
@@ -121,20 +121,20 @@ def read_script(path: Path) -> TrainingProgram:
     """
     text = _read(path)
     program = TrainingProgram.of_script(path.name, text)
-    return TrainingProgram.of_script(path.name, text, _beside(path.parent, program))
+    return TrainingProgram.of_script(path.name, text, _read_imported_modules(path.parent, program))
 
 
-def _beside(folder: Path, program: TrainingProgram) -> dict[str, str]:
+def _read_imported_modules(folder: Path, program: TrainingProgram) -> dict[str, str]:
     """The modules of the script's folder that it imports, and those that they import."""
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
     roots = _roots(program)
     while roots:
         name = f"{roots.pop()}.py"
-        if name in found or name == program.main or not (folder / name).is_file():
+        if name in modules or name == program.main or not (folder / name).is_file():
             continue
-        found[name] = _read(folder / name)
-        roots |= _roots(TrainingProgram.of_script(name, found[name]))
-    return found
+        modules[name] = _read(folder / name)
+        roots |= _roots(TrainingProgram.of_script(name, modules[name]))
+    return modules
 
 
 def _roots(program: TrainingProgram) -> set[str]:

@@ -21,7 +21,7 @@ from edl_workflows.kube.resources import ELASTIC_JOBS, SCALE_PLANS, Scope
 from edl_workflows.stages import driver
 from edl_workflows.stages.catalog import stage_of
 from edl_workflows.stages.goals import GoneGoal, Handle
-from edl_workflows.stages.identity import Notify, StageIdentity, tell_nobody
+from edl_workflows.stages.identity import Notify, StageIdentity, notify_nobody
 from edl_workflows.stages.observed import read_object
 from edl_workflows.stages.outputs import Outputs
 from edl_workflows.stages.ownership import cancel_object
@@ -46,7 +46,7 @@ class ElasticTraining:
         notify: called with lines about the job while something waits for it.
     """
 
-    def __init__(self, place: Place, handle: Handle, notify: Notify = tell_nobody) -> None:
+    def __init__(self, place: Place, handle: Handle, notify: Notify = notify_nobody) -> None:
         self.place = place
         self.handle = handle
         self._notify = notify
@@ -87,8 +87,8 @@ class ElasticTraining:
         Raises:
             JobDisappearedError: it was deleted.
         """
-        found = client.find(self.cluster, ELASTIC_JOBS, self.name)
-        seen = read_object(self.handle.kind, found)
+        job = client.find(self.cluster, ELASTIC_JOBS, self.name)
+        seen = read_object(self.handle.kind, job)
         if not isinstance(seen, JobView) or seen.uid != self.handle.uid:
             raise JobDisappearedError(f"{self.handle} was deleted")
         return seen
@@ -149,12 +149,12 @@ class ElasticTraining:
         Raises:
             EdlError: the goal can't be reached.
         """
-        found = stage_of(name)
-        own = "job" if "job" in found.request.model_fields else "name"
-        request = found.request.of({own: self.name, "namespace": self.handle.namespace, **values})
+        stage = stage_of(name)
+        own = "job" if "job" in stage.request.model_fields else "name"
+        request = stage.request.of({own: self.name, "namespace": self.handle.namespace, **values})
         identity = StageIdentity.of_person("client")
         return driver.run_stage(
-            self.cluster, found, request, identity, _deadline(timeout), notify=self._notify
+            self.cluster, stage, request, identity, _deadline(timeout), notify=self._notify
         )
 
     async def stage_async(self, name: str, values: Mapping[str, Any]) -> Outputs:
@@ -168,8 +168,8 @@ class ElasticTraining:
     def scale(self, workers: int | None = None, servers: int | None = None) -> Outputs:
         """Change the number of workers, of parameter servers, or of both, while the job trains."""
         counts = {"worker": workers, "ps": servers}
-        wanted = {role: {"replicas": count} for role, count in counts.items() if count is not None}
-        return self.stage("scale", {"replicas": wanted})
+        replicas = {role: {"replicas": count} for role, count in counts.items() if count is not None}
+        return self.stage("scale", {"replicas": replicas})
 
     def migrate(self, ranks: Mapping[int, Mapping[str, str]], servers: int | None = None) -> Outputs:
         """Replace parameter servers while the job trains.
@@ -195,15 +195,15 @@ class ElasticTraining:
     def logs(self) -> Iterator[str]:
         """The lines of the workers' logs: of a job that has ended all lines, else each as it comes until it
         ends. With several workers each line begins with the node."""
-        found = self.worker_logs()
+        worker_logs = self.worker_logs()
 
         def end_with_job() -> None:
             driver.wait_for_goal(self._source(), self.handle)
-            found.end(LAST_LINES_SECONDS)
+            worker_logs.end(LAST_LINES_SECONDS)
 
-        with found.following():
+        with worker_logs.following():
             threading.Thread(target=end_with_job, name=f"end of {self.name}", daemon=True).start()
-            yield from found.lines()
+            yield from worker_logs.lines()
 
     def worker_logs(self) -> WorkerLogs:
         """The logs of the workers, for callers that know when the job has ended."""

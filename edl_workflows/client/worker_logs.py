@@ -50,7 +50,7 @@ class WorkerLogs:
         self._stopped = threading.Event()
         self._scope = Scope(PODS, cluster.namespace, label_selector=f"{names.JOB_LABEL}={job}")
         self._informer = Informer(ClusterSource.of(cluster), self._scope)
-        self._informer.on_change(self._take)
+        self._informer.on_change(self._handle_change)
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -89,7 +89,7 @@ class WorkerLogs:
         for stream in list(self._streams.values()):
             stream.close()
 
-    def _take(self, change: ObjectChange) -> None:
+    def _handle_change(self, change: ObjectChange) -> None:
         if change.type is not EventType.DELETED:
             self._begin(change.object)
 
@@ -109,13 +109,13 @@ class WorkerLogs:
         """Put a pod's lines; after a broken connection, continue behind the newest line."""
         uid, name, namespace = pod["metadata"]["uid"], name_of(pod), self._cluster.namespace
         container = pod["spec"]["containers"][0]["name"]  # of the node; sidecars come after it
-        known = LogPosition()
+        position = LogPosition()
         while not self._stopped.is_set():
-            self._streams[uid] = stream = LogStream(self._cluster, name, namespace, container, known)
+            self._streams[uid] = stream = LogStream(self._cluster, name, namespace, container, position)
             try:
                 for line in stream:
                     self._put(pod, line.text)
-                    known = line.position
+                    position = line.position
             except UnavailableError:
                 self._stopped.wait(RETRY_SECONDS)
                 continue

@@ -21,7 +21,7 @@ import structlog
 from edl_workflows.controller.observed_cluster import JobGroup
 from edl_workflows.controller.periodic_loop import RETRY_SECONDS
 from edl_workflows.controller.planner import Planner, PlannerContext
-from edl_workflows.controller.snapshot import AllocationSnapshot, group_by_scenario, take_snapshot
+from edl_workflows.controller.snapshot import AllocationSnapshot, build_snapshot, group_by_scenario
 from edl_workflows.exceptions import ConflictError, ManifestError, NotFoundError
 from edl_workflows.jobs import api
 from edl_workflows.jobs.di_job.kind import DI_JOB
@@ -52,18 +52,18 @@ class Allocator(Planner):
     """The loop that plans preemptible DIJobs.
 
     Args:
-        around: see `PlannerContext`.
+        context: see `PlannerContext`.
         options: see `AllocatorOptions`.
 
     Raises:
         InvalidError: there is no such policy.
     """
 
-    def __init__(self, around: PlannerContext, options: AllocatorOptions) -> None:
-        super().__init__(around, "allocator", options.period, "preemptible DIJobs can't be placed")
+    def __init__(self, context: PlannerContext, options: AllocatorOptions) -> None:
+        super().__init__(context, "allocator", options.period, "preemptible DIJobs can't be placed")
         self._options = options
         self._policy = policy_of(options.policy)
-        around.world.listen(DI_JOB.source, self._job_changed)
+        context.world.listen(DI_JOB.source, self._job_changed)
 
     def _job_changed(self, change: ObjectChange) -> None:
         new, old = change.object, change.old
@@ -74,7 +74,7 @@ class Allocator(Planner):
         elif change.type is EventType.DELETED or _relevant(new) != _relevant(old):
             self._cycle.ask(everything=True)
 
-    def _look(self, everything: bool, /) -> float | None:
+    def _plan_jobs(self, everything: bool, /) -> float | None:
         """Plan once, and write the changed allocations.
 
         Returns:
@@ -89,25 +89,25 @@ class Allocator(Planner):
         watches = self._watches.running()
         if not watches.wait_synced(RETRY_SECONDS):
             return RETRY_SECONDS
-        defaults, now = self._around.settings.di_job_resources, dt.datetime.now(dt.UTC)
+        defaults, now = self._context.settings.di_job_resources, dt.datetime.now(dt.UTC)
         waiting = [job for job in jobs.values() if not job.spec.suspend]
-        found = take_snapshot(
+        snapshot = build_snapshot(
             waiting,
             watches.nodes.cache.items(),
             watches.pods.cache.items(),
             defaults,
             now,
-            group_by_scenario(self._around.world.items(DI_JOB.source)),
+            group_by_scenario(self._context.world.items(DI_JOB.source)),
         )
-        wanted = self._decided(found, everything=everything)
+        allocations = self._decided(snapshot, everything=everything)
         suspended: dict[str, list[str]] = {job.key: [] for job in jobs.values() if job.spec.suspend}
         late = False
         for key, job in jobs.items():
-            allocation = (wanted | suspended).get(job.key)
+            allocation = (allocations | suspended).get(job.key)
             if allocation is not None and allocation != job.status.allocation:
                 late |= not self._write(manifests[key], allocation)
-        self._around.metrics.unallocated(
-            sum(not wanted.get(key, held) for key, held in found.previous.items())
+        self._context.metrics.unallocated(
+            sum(not allocations.get(key, held) for key, held in snapshot.previous.items())
         )
         return RETRY_SECONDS if late else self._options.period
 
@@ -115,55 +115,57 @@ class Allocator(Planner):
         """The preemptible jobs that have not ended and are not being deleted."""
         return [
             job
-            for job in self._around.world.items(DI_JOB.source)
+            for job in self._context.world.items(DI_JOB.source)
             if _preemptible(job) and not _over(job) and "deletionTimestamp" not in job["metadata"]
         ]
 
-    def _decided(self, found: AllocationSnapshot, *, everything: bool) -> dict[str, list[str]]:
+    def _decided(self, snapshot: AllocationSnapshot, *, everything: bool) -> dict[str, list[str]]:
         """The allocations that the policy wants, without impossible ones."""
         started = time.perf_counter()
-        wanted = (
-            self._policy.optimize(found.jobs, found.nodes, found.previous) if everything else self._new(found)
+        allocations = (
+            self._policy.optimize(snapshot.jobs, snapshot.nodes, snapshot.previous)
+            if everything
+            else self._new(snapshot)
         )
-        self._around.metrics.allocated(self._options.policy, time.perf_counter() - started)
-        sound = {key: places for key, places in wanted.items() if _possible(found, key, places)}
-        for key in wanted.keys() - sound.keys():
+        self._context.metrics.allocated(self._options.policy, time.perf_counter() - started)
+        sound = {key: places for key, places in allocations.items() if _possible(snapshot, key, places)}
+        for key in allocations.keys() - sound.keys():
             log.error(
                 "the policy's allocation is not possible",
                 policy=self._options.policy,
                 job=key,
-                nodes=wanted[key],
+                nodes=allocations[key],
             )
         return sound
 
-    def _new(self, found: AllocationSnapshot) -> dict[str, list[str]]:
+    def _new(self, snapshot: AllocationSnapshot) -> dict[str, list[str]]:
         """First allocations of the jobs that have none, one after the other."""
-        wanted: dict[str, list[str]] = {}
-        jobs = [job for job in found.jobs.values() if not found.previous[job.key]]
+        allocations: dict[str, list[str]] = {}
+        jobs = [job for job in snapshot.jobs.values() if not snapshot.previous[job.key]]
         for job in sorted(jobs, key=lambda job: (-job.priority, -job.age, job.key)):
-            if places := self._policy.allocate(job, found.left):
-                wanted[job.key] = places
-                found = found.given(job.key, places)
-        return wanted
+            if places := self._policy.allocate(job, snapshot.left):
+                allocations[job.key] = places
+                snapshot = snapshot.given(job.key, places)
+        return allocations
 
     def _write(self, manifest: Object, allocation: list[str]) -> bool:
         """Write an allocation; False if the job has changed meanwhile. True also if the job no longer
         exists."""
-        around, metadata = self._around, manifest["metadata"]
+        context, metadata = self._context, manifest["metadata"]
         body = {
             "metadata": {key: metadata[key] for key in ("uid", "resourceVersion")},
             "status": {"allocation": allocation},
         }
-        around.guard()
+        context.guard()
         name, namespace = metadata["name"], metadata["namespace"]
         try:
-            answer = client.patch(around.cluster, api.DI_JOBS, name, body, namespace, "status")
+            answer = client.patch(context.cluster, api.DI_JOBS, name, body, namespace, "status")
         except NotFoundError:
             return True
         except ConflictError:
             return False
-        around.world.wrote(answer)
-        around.requeue(JobGroup(namespace, name))
+        context.world.wrote(answer)
+        context.requeue(JobGroup(namespace, name))
         log.info(
             "allocated", job=f"{namespace}/{name}", replicas=len(allocation), nodes=sorted(set(allocation))
         )
@@ -193,8 +195,8 @@ def _parsed(manifest: Object) -> DIJob | None:
         return None
 
 
-def _possible(found: AllocationSnapshot, key: str, places: list[str]) -> bool:
+def _possible(snapshot: AllocationSnapshot, key: str, places: list[str]) -> bool:
     """Whether an allocation respects the job's bounds and names only existing nodes."""
-    job = found.jobs[key]
+    job = snapshot.jobs[key]
     fits = not places or job.min_replicas <= len(places) <= job.max_replicas
-    return fits and set(places) <= found.nodes.keys()
+    return fits and set(places) <= snapshot.nodes.keys()

@@ -46,7 +46,7 @@ class Creations:
     refused: list[Refusal] = field(default_factory=list)
 
 
-def _why(manifest: Manifest, error: EdlError) -> str:
+def _refusal_reason(manifest: Manifest, error: EdlError) -> str:
     """Why a create was rejected. "Not found" means that the kind is not installed: the namespace can't be
     missing while the job exists."""
     if isinstance(error, NotFoundError):
@@ -73,14 +73,16 @@ class Applier:
         self._recorder = recorder
         self._guard = guard
 
-    def create(self, actions: Actions, group: JobGroup, known: Collection[tuple[str, str]] = ()) -> Creations:
+    def create(
+        self, actions: Actions, group: JobGroup, refused: Collection[tuple[str, str]] = ()
+    ) -> Creations:
         """Create the decision's objects, but stop at anything that the decision did not know: a name that is
         taken, or a refusal.
 
         Args:
             actions: the decision.
             group: the job.
-            known: kind and name of the objects that were refused before, as the decision knows.
+            refused: kind and name of the objects that were refused before, as the decision knows.
 
         Raises:
             EdlError: any other failure.
@@ -97,11 +99,11 @@ class Applier:
                 result.clashes.append(self._read(manifest, group))
                 break
             except (InvalidError, ForbiddenError, NotFoundError) as error:
-                if (kind, name) not in known:
+                if (kind, name) not in refused:
                     where = {"kind": kind, "name": name, "namespace": group.namespace}
                     log.warning("create refused", **where, error=str(error))
                     invalid = isinstance(error, InvalidError)
-                    result.refused.append(Refusal(kind, name, invalid, _why(manifest, error)))
+                    result.refused.append(Refusal(kind, name, invalid, _refusal_reason(manifest, error)))
                     break
         return result
 
@@ -119,10 +121,10 @@ class Applier:
         if actions.status:
             changed += self._write_status(manifest, actions.status, group)
         for event in actions.events:
-            self.tell(manifest, EventNote(event.reason, event.message, event.type), now)
+            self.record_event(manifest, EventNote(event.reason, event.message, event.type), now)
         return changed
 
-    def tell(self, manifest: Manifest, note: EventNote, now: datetime) -> None:
+    def record_event(self, manifest: Manifest, note: EventNote, now: datetime) -> None:
         """Write an event. A failure is only logged, since no decision depends on events."""
         try:
             self._guard()
@@ -137,10 +139,10 @@ class Applier:
             ConflictError: it has been deleted meanwhile.
         """
         name = manifest["metadata"]["name"]
-        there = client.find_listed(self._cluster, resources.of_manifest(manifest), name, group.namespace)
-        if there is None:
+        existing = client.find_listed(self._cluster, resources.of_manifest(manifest), name, group.namespace)
+        if existing is None:
             raise ConflictError(f"{manifest['kind']} {group.namespace}/{name} came and went; trying again")
-        return there
+        return existing
 
     def _delete(self, deletion: Deletion, group: JobGroup) -> int:
         resource = resources.of_kind(deletion.api_version, deletion.kind)
@@ -165,9 +167,9 @@ class Applier:
         return 1
 
     def _forget(self, deletion: Deletion, group: JobGroup) -> None:
-        known = self._world.find(deletion.api_version, deletion.kind, group, deletion.name)
-        if known is not None and known["metadata"].get("uid") == deletion.uid:
-            self._world.removed(known)
+        cached = self._world.find(deletion.api_version, deletion.kind, group, deletion.name)
+        if cached is not None and cached["metadata"].get("uid") == deletion.uid:
+            self._world.removed(cached)
 
     def _patch(self, patch: Patch, group: JobGroup) -> bool:
         resource = resources.of_kind(patch.api_version, patch.kind)

@@ -62,7 +62,7 @@ class Autoscaler(Planner):
     """The loop that plans elastic jobs.
 
     Args:
-        around: see `PlannerContext`.
+        context: see `PlannerContext`.
         options: see `AutoscalerOptions`.
         kinds: kinds of the jobs; kinds without `Kind.elastic` are ignored.
         recorder: writes Events with the reasons.
@@ -71,18 +71,18 @@ class Autoscaler(Planner):
     freed_room_seconds = RETRY_SECONDS  # the pods of a deleted job leave a moment later than the job
 
     def __init__(
-        self, around: PlannerContext, options: AutoscalerOptions, kinds: tuple[Kind, ...], recorder: Recorder
+        self, context: PlannerContext, options: AutoscalerOptions, kinds: tuple[Kind, ...], recorder: Recorder
     ) -> None:
-        super().__init__(around, "autoscaler", options.period, "elastic jobs are not autoscaled")
+        super().__init__(context, "autoscaler", options.period, "elastic jobs are not autoscaled")
         self._options = options
-        self._rows = tuple(row for row in kinds if row.elastic is not None)
+        self._kinds = tuple(kind for kind in kinds if kind.elastic is not None)
         self._recorder = recorder
         self._changed: dict[str, float] = {}
         """uid of a job → when it was changed, in monotonic seconds."""
-        for row in self._rows:
-            around.world.listen(row.source, self._job_changed)
-        if any(row.scale is None for row in self._rows):
-            around.world.listen(SCALE_PLAN.source, self._plan_changed)
+        for kind in self._kinds:
+            context.world.listen(kind.source, self._job_changed)
+        if any(kind.scale is None for kind in self._kinds):
+            context.world.listen(SCALE_PLAN.source, self._plan_changed)
 
     def _job_changed(self, change: ObjectChange) -> None:
         new, old = change.object, change.old
@@ -95,13 +95,13 @@ class Autoscaler(Planner):
         if _in_progress(change.old or change.object) and (gone or not _in_progress(change.object)):
             self._cycle.ask(everything=True)
 
-    def _look(self, _everything: bool, /) -> float | None:
+    def _plan_jobs(self, _everything: bool, /) -> float | None:
         """Plan once, and carry it out.
 
         Returns:
             Seconds until the next plan; None if there are no candidates, so that the next change starts it.
         """
-        candidates = {one.key: one for one in self._candidates()}
+        candidates = {candidate.key: candidate for candidate in self._candidates()}
         if not candidates:
             self._watches.rest()
             return None
@@ -114,7 +114,9 @@ class Autoscaler(Planner):
         )
         started = time.perf_counter()
         plan = fulfilment.plan_fulfilment(asked.jobs, asked.nodes, self._options.max_load)
-        self._around.metrics.autoscaled(time.perf_counter() - started, len(plan.changes), len(plan.held_back))
+        self._context.metrics.autoscaled(
+            time.perf_counter() - started, len(plan.changes), len(plan.held_back)
+        )
         done = [
             self._carry_out(candidates[key], change)
             for key, change in plan.changes.items()
@@ -126,112 +128,125 @@ class Autoscaler(Planner):
         """The jobs that may be changed now."""
         soonest = time.monotonic() - self._options.cool_down
         self._changed = {uid: when for uid, when in self._changed.items() if when > soonest}
-        for row in self._rows:
-            for manifest in self._around.world.items(row.source):
-                if (found := self._candidate(row, manifest)) is not None:
+        for kind in self._kinds:
+            for manifest in self._context.world.items(kind.source):
+                if (candidate := self._candidate(kind, manifest)) is not None:
                     growing = manifest["metadata"]["uid"] not in self._changed
-                    yield replace(found, growing=growing)
+                    yield replace(candidate, growing=growing)
 
-    def _candidate(self, row: Kind, manifest: Object) -> ScalingCandidate | None:
-        assert row.elastic is not None, "only such kinds are looked at"
-        assert row.view is not None, "what has replicas is a job"
-        if "deletionTimestamp" in manifest["metadata"] or row.suspended(manifest):
+    def _candidate(self, kind: Kind, manifest: Object) -> ScalingCandidate | None:
+        assert kind.elastic is not None, "only such kinds are candidates"
+        assert kind.view is not None, "what has replicas is a job"
+        if "deletionTimestamp" in manifest["metadata"] or kind.suspended(manifest):
             return None
         try:
-            job: Any = row.model.parse(manifest)
+            job: Any = kind.model.parse(manifest)
         except ManifestError:
             return None  # its own reconcile reports it
-        elastic = row.elastic(job)
-        if elastic is None or row.view(job).phase.final:
+        elastic = kind.elastic(job)
+        if elastic is None or kind.view(job).phase.final:
             return None
         try:
             permitted = autoscaling.permitted_bounds(job, elastic)
         except ManifestError as error:
-            self._tell(manifest, EventNote("AutoscaleRefused", str(error), "Warning"))
+            self._record_event(manifest, EventNote("AutoscaleRefused", str(error), "Warning"))
             return None
-        if permitted is not None and row.scale is None:
+        if permitted is not None and kind.scale is None:
             plans = self._plans_of(job)
             if any(not plan.auto and not plan.finished for plan in plans):
                 return None
-            known = plan_order.count_wanted_nodes(plans, {permitted.role: permitted.replicas})
-            permitted = replace(permitted, replicas=known[permitted.role])
-        return None if permitted is None else ScalingCandidate(row, manifest, job, permitted)
+            node_counts = plan_order.count_desired_nodes(plans, {permitted.role: permitted.replicas})
+            permitted = replace(permitted, replicas=node_counts[permitted.role])
+        return None if permitted is None else ScalingCandidate(kind, manifest, job, permitted)
 
     def _plans_of(self, job: Resource) -> Sequence[ScalePlan]:
         """A job's plans, oldest first."""
         group = JobGroup(job.metadata.namespace or "", job.metadata.name)
-        objects = {SCALE_PLAN.name: self._around.world.of_group(SCALE_PLAN.source, group)}
+        objects = {SCALE_PLAN.name: self._context.world.of_group(SCALE_PLAN.source, group)}
         return plan_order.list_plans(Observed(dt.datetime.now(dt.UTC), objects), job)
 
-    def _carry_out(self, one: ScalingCandidate, change: fulfilment.InstanceChange) -> bool:
+    def _carry_out(self, candidate: ScalingCandidate, change: fulfilment.InstanceChange) -> bool:
         """Carry out one change. True if it is done, or needs no retry; False if the job has changed
         meanwhile."""
-        message = f"{one.elastic.role} from {change.before} to {change.after} replicas: {change.reason}"
-        around, metadata = self._around, one.manifest["metadata"]
+        message = f"{candidate.elastic.role} from {change.before} to {change.after} replicas: {change.reason}"
+        context, metadata = self._context, candidate.manifest["metadata"]
         try:
-            body = self._edit(one, change) if one.row.scale is not None else self._plan(one, change)
+            body = (
+                self._edit(candidate, change)
+                if candidate.kind.scale is not None
+                else self._plan(candidate, change)
+            )
             if self._options.dry_run:
-                self._tell(one.manifest, EventNote("AutoscalePlanned", message))
+                self._record_event(candidate.manifest, EventNote("AutoscalePlanned", message))
                 return True
-            around.guard()
-            answer = self._write(one, body)
+            context.guard()
+            answer = self._write(candidate, body)
         except ManifestError as error:
-            self._tell(one.manifest, EventNote("AutoscaleRefused", str(error), "Warning"))
+            self._record_event(candidate.manifest, EventNote("AutoscaleRefused", str(error), "Warning"))
             return True
         except NotFoundError:
             return True
         except ConflictError:
             return False
         self._changed[metadata["uid"]] = time.monotonic()
-        around.world.wrote(answer)
-        around.requeue(JobGroup(metadata["namespace"], metadata["name"]))
-        log.info("autoscaled", job=one.key, role=one.elastic.role, before=change.before, after=change.after)
-        self._tell(one.manifest, EventNote("Autoscaled", message))
+        context.world.wrote(answer)
+        context.requeue(JobGroup(metadata["namespace"], metadata["name"]))
+        log.info(
+            "autoscaled",
+            job=candidate.key,
+            role=candidate.elastic.role,
+            before=change.before,
+            after=change.after,
+        )
+        self._record_event(candidate.manifest, EventNote("Autoscaled", message))
         return True
 
-    def _edit(self, one: ScalingCandidate, change: fulfilment.InstanceChange) -> dict[str, Any]:
+    def _edit(self, candidate: ScalingCandidate, change: fulfilment.InstanceChange) -> dict[str, Any]:
         """The patch of a job that is scaled by its spec. It applies only to the version that was planned.
 
         Raises:
             ManifestError: the job does not allow the number.
         """
-        metadata = {key: one.manifest["metadata"][key] for key in ("uid", "resourceVersion")}
-        spec = one.row.rescale(one.manifest, {one.elastic.role: RoleChange(change.after)}).spec
+        metadata = {key: candidate.manifest["metadata"][key] for key in ("uid", "resourceVersion")}
+        spec = candidate.kind.rescale(
+            candidate.manifest, {candidate.elastic.role: RoleChange(change.after)}
+        ).spec
         return {"metadata": metadata, "spec": spec}
 
-    def _plan(self, one: ScalingCandidate, change: fulfilment.InstanceChange) -> dict[str, Any]:
+    def _plan(self, candidate: ScalingCandidate, change: fulfilment.InstanceChange) -> dict[str, Any]:
         """The ScalePlan for a job that is not scaled by its spec."""
-        name = one.manifest["metadata"]["name"]
-        group = JobGroup(one.manifest["metadata"]["namespace"], name)
-        there = self._around.world.of_group(SCALE_PLAN.source, group)
-        wanted = {one.elastic.role: {"replicas": change.after}}
+        name = candidate.manifest["metadata"]["name"]
+        group = JobGroup(candidate.manifest["metadata"]["namespace"], name)
+        plans = self._context.world.of_group(SCALE_PLAN.source, group)
+        role_specs = {candidate.elastic.role: {"replicas": change.after}}
         return manual_plan.manual_plan(
-            one.job,
-            manual_plan.next_autoscale_name(name, (plan["metadata"]["name"] for plan in there)),
-            {"replicaResourceSpecs": wanted, "reason": change.reason},
+            candidate.job,
+            manual_plan.next_autoscale_name(name, (plan["metadata"]["name"] for plan in plans)),
+            {"replicaResourceSpecs": role_specs, "reason": change.reason},
         )
 
-    def _write(self, one: ScalingCandidate, body: Object) -> Object:
+    def _write(self, candidate: ScalingCandidate, body: Object) -> Object:
         """Write the change, and return the server's answer.
 
         Raises:
             NotFoundError: the job is gone.
             ConflictError: it has changed meanwhile.
         """
-        cluster, api, metadata = self._around.cluster, one.row.source.api, one.manifest["metadata"]
+        cluster, api = self._context.cluster, candidate.kind.source.api
+        metadata = candidate.manifest["metadata"]
         name, namespace = metadata["name"], metadata["namespace"]
-        if one.row.scale is not None:
+        if candidate.kind.scale is not None:
             return client.patch(cluster, api, name, body, namespace)
         # A plan carries no version of its job, and the cache may lag behind a plan that a stage has just
         # created.
-        if _relevant(client.get(cluster, api, name, namespace)) != _relevant(one.manifest):
-            raise ConflictError(f"{one.key} has changed since it was planned")
+        if _relevant(client.get(cluster, api, name, namespace)) != _relevant(candidate.manifest):
+            raise ConflictError(f"{candidate.key} has changed since it was planned")
         mine = Scope(SCALE_PLAN.source.api, namespace, label_selector=f"{names.JOB_LABEL}={name}")
         if any(_in_progress(plan) for plan in client.list_objects(cluster, mine).items):
-            raise ConflictError(f"a plan of somebody else for {one.key} is under way")
+            raise ConflictError(f"a plan of somebody else for {candidate.key} is under way")
         return client.create(cluster, body, namespace)
 
-    def _tell(self, manifest: Mapping[str, Any], note: EventNote) -> None:
+    def _record_event(self, manifest: Mapping[str, Any], note: EventNote) -> None:
         try:
             self._recorder.record(manifest, note, dt.datetime.now(dt.UTC))
         except EdlError as error:

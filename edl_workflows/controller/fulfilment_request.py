@@ -27,14 +27,14 @@ class ScalingCandidate:
     """A job that may be changed.
 
     Attributes:
-        row: the registered kind of the job.
+        kind: the registered kind of the job.
         manifest: the job as observed.
         job: the same, parsed.
         elastic: the role that may be resized.
         growing: whether it may also grow.
     """
 
-    row: Kind
+    kind: Kind
     manifest: Object
     job: Any
     elastic: ElasticRole
@@ -42,8 +42,8 @@ class ScalingCandidate:
 
     @property
     def key(self) -> str:
-        """Identifies the job among jobs of all kinds."""
-        return f"{self.row.name} {self.job.key}"
+        """The identity of the job among jobs of all kinds."""
+        return f"{self.kind.name} {self.job.key}"
 
 
 @dataclass(frozen=True)
@@ -70,41 +70,44 @@ def build_request(
         pods: all pods, as returned by `snapshot.kept_pod`.
         now: the time.
     """
-    there = {node["metadata"]["name"]: node for node in nodes if not is_node_gone(node, now)}
+    live_nodes = {node["metadata"]["name"]: node for node in nodes if not is_node_gone(node, now)}
     mine = {
-        (one.row.name, one.job.metadata.namespace or "", one.job.metadata.name): one for one in candidates
+        (candidate.kind.name, candidate.job.metadata.namespace or "", candidate.job.metadata.name): candidate
+        for candidate in candidates
     }
-    rows = {row.name: row for row in (one.row for one in mine.values())}.values()
-    places: dict[str, list[tuple[int, str]]] = {one.key: [] for one in mine.values()}
-    used: dict[str, dict[str, float]] = {name: {} for name in there}
+    kinds = {kind.name: kind for kind in (candidate.kind for candidate in mine.values())}.values()
+    places: dict[str, list[tuple[int, str]]] = {candidate.key: [] for candidate in mine.values()}
+    used: dict[str, dict[str, float]] = {name: {} for name in live_nodes}
     jobs: dict[str, fulfilment.FulfilmentJob] = {}
     for pod in pods:
         if pod["over"]:
             continue
-        node, owner = pod["node"], _owner(pod, mine, rows)
-        if owner is not None and node in there:
-            places[owner.key].append((_index(pod, owner.row), node))
-        elif owner is None and node in there:
+        node, owner = pod["node"], _owner(pod, mine, kinds)
+        if owner is not None and node in live_nodes:
+            places[owner.key].append((_index(pod, owner.kind), node))
+        elif owner is None and node in live_nodes:
             demand.add_amounts(used[node], pod["requests"])
         elif owner is None and not node:
             jobs[f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']}"] = _waiting(pod)
-    for one in mine.values():
-        held = tuple(node for _, node in sorted(places[one.key]))
-        jobs[one.key] = _asked(one, held, there)
+    for candidate in mine.values():
+        held = tuple(node for _, node in sorted(places[candidate.key]))
+        jobs[candidate.key] = _asked(candidate, held, live_nodes)
     return FulfilmentRequest(
         jobs,
         {
             name: FulfilmentNode(_finite(node["allocatable"]), used[name], accepts_pods(node))
-            for name, node in there.items()
+            for name, node in live_nodes.items()
         },
     )
 
 
 def _asked(
-    one: ScalingCandidate, places: tuple[str, ...], nodes: Mapping[str, Object]
+    candidate: ScalingCandidate, places: tuple[str, ...], nodes: Mapping[str, Object]
 ) -> fulfilment.FulfilmentJob:
-    elastic = one.elastic
-    most = elastic.maximum if one.growing else max(elastic.minimum, min(elastic.replicas, elastic.maximum))
+    elastic = candidate.elastic
+    most = (
+        elastic.maximum if candidate.growing else max(elastic.minimum, min(elastic.replicas, elastic.maximum))
+    )
     excluded = frozenset(name for name, node in nodes.items() if not node_admits(node, elastic.placement))
     return fulfilment.FulfilmentJob(
         elastic.requests, elastic.minimum, most, elastic.replicas, places, excluded
@@ -116,21 +119,25 @@ def _waiting(pod: Object) -> fulfilment.FulfilmentJob:
 
 
 def _owner(
-    pod: Object, candidates: Mapping[tuple[str, str, str], ScalingCandidate], rows: Iterable[Kind]
+    pod: Object, candidates: Mapping[tuple[str, str, str], ScalingCandidate], kinds: Iterable[Kind]
 ) -> ScalingCandidate | None:
     """The candidate that the pod belongs to."""
     labels = pod["metadata"].get("labels") or {}
-    for row in rows:
-        job_label, role_label, _ = row.labels
-        where = (row.name, pod["metadata"].get("namespace") or "", labels.get(job_label, ""))
-        found = candidates.get(where)
-        if found is not None and labels.get(role_label) == found.elastic.role and row.pods.selects(pod):
-            return found
+    for kind in kinds:
+        job_label, role_label, _ = kind.labels
+        where = (kind.name, pod["metadata"].get("namespace") or "", labels.get(job_label, ""))
+        candidate = candidates.get(where)
+        if (
+            candidate is not None
+            and labels.get(role_label) == candidate.elastic.role
+            and kind.pods.selects(pod)
+        ):
+            return candidate
     return None
 
 
-def _index(pod: Object, row: Kind) -> int:
-    text = (pod["metadata"].get("labels") or {}).get(row.labels[2], "")
+def _index(pod: Object, kind: Kind) -> int:
+    text = (pod["metadata"].get("labels") or {}).get(kind.labels[2], "")
     return int(text) if text.isdigit() else 0
 
 

@@ -85,25 +85,25 @@ class Manager:
         self._queue: WorkQueue[JobGroup] = WorkQueue()
         metrics.observe_queue(lambda: len(self._queue))
         isolated = options.settings.network_policies
-        rows = tuple(kind.isolated() if isolated else kind for kind in options.kinds)
-        sources = kinds.watched_sources(rows)
+        job_kinds = tuple(kind.isolated() if isolated else kind for kind in options.kinds)
+        sources = kinds.watched_sources(job_kinds)
         self.world = ObservedCluster(observed, options.namespace, sources, self._queue.add, self._complain)
         recorder = Recorder(observed, names.CONTROLLER)
         applier = Applier(observed, self.world, recorder, guard)
         self._reconciler = Reconciler(
-            self.world, applier, rows, options.settings, lambda: dt.datetime.now(dt.UTC), metrics
+            self.world, applier, job_kinds, options.settings, lambda: dt.datetime.now(dt.UTC), metrics
         )
-        around = PlannerContext(
+        context = PlannerContext(
             observed, options.namespace, self.world, options.settings, guard, self._queue.add, metrics
         )
         self._loops: list[Planner] = []
         if DI_JOB in options.kinds:
-            self._loops.append(Allocator(around, options.allocator))
+            self._loops.append(Allocator(context, options.allocator))
         if options.autoscaler is not None:
             # Imported only if it is used, because its planner imports numpy, which takes memory.
             from edl_workflows.controller.autoscaler import Autoscaler
 
-            self._loops.append(Autoscaler(around, options.autoscaler, options.kinds, recorder))
+            self._loops.append(Autoscaler(context, options.autoscaler, options.kinds, recorder))
         self._stopped = threading.Event()
         self._threads = [
             threading.Thread(target=self._work, name=f"worker {index}", daemon=True)

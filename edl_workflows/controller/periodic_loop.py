@@ -22,29 +22,29 @@ class PeriodicLoop:
 
     Args:
         name: name of the loop, for the log.
-        look: called with True to process everything, with False for only what is new. It returns the seconds
-            until everything is due again; None: not before `ask` is called. It may raise.
-        ready: waits up to this many seconds until the first call of `look` is possible, and returns whether
-            it is.
+        process: called with True to process everything, with False for only what is new. It returns the
+            seconds until everything is due again; None: not before `ask` is called. It may raise.
+        ready: waits up to this many seconds until the first call of `process` is possible, and returns
+            whether it is.
         period: seconds until the next call after an unexpected error.
     """
 
     def __init__(
         self,
         name: str,
-        look: Callable[[bool], float | None],
+        process: Callable[[bool], float | None],
         ready: Callable[[float], bool],
         period: float,
     ) -> None:
         self._name = name
-        self._look = look
+        self._process = process
         self._ready = ready
         self._period = period
         self._changed = threading.Condition()
         self._asked: bool | None = None
         """The request of `ask`: what is new (False), everything (True), or no request (None)."""
         self._due = 0.0
-        """When everything is due after the last call of `look`, in monotonic seconds; infinite: never."""
+        """When everything is due after the last call of `process`, in monotonic seconds; infinite: never."""
         self._due_sooner = math.inf
         """The same, as requested by `ask_within`."""
         self._stopped = threading.Event()
@@ -55,14 +55,14 @@ class PeriodicLoop:
         self._thread.start()
 
     def ask(self, *, everything: bool) -> None:
-        """Request a call of `look` soon."""
+        """Request a call of `process` soon."""
         with self._changed:
             self._asked = everything or bool(self._asked)
             self._changed.notify()
 
     def ask_within(self, seconds: float) -> None:
-        """Request a call of `look` for everything in at most so many seconds. Further requests until then are
-        handled by the same call."""
+        """Request a call of `process` for everything in at most so many seconds. Further requests until then
+        are handled by the same call."""
         with self._changed:
             self._due_sooner = min(self._due_sooner, time.monotonic() + seconds)
             self._changed.notify()
@@ -89,7 +89,7 @@ class PeriodicLoop:
 
     def _guarded(self, everything: bool) -> float | None:
         try:
-            return self._look(everything)
+            return self._process(everything)
         except EdlError as error:
             log.warning("look failed; trying again", loop=self._name, error=str(error))
             return RETRY_SECONDS

@@ -41,7 +41,7 @@ class Planner(ABC):
     """The loop, in a thread of its own. Nodes and pods are watched only while there are jobs to plan for.
 
     Args:
-        around: see `PlannerContext`.
+        context: see `PlannerContext`.
         name: of the loop, for the log.
         period: seconds until the next plan after an unexpected error.
         without: the consequence if nodes and pods can't be watched, for the log.
@@ -50,19 +50,19 @@ class Planner(ABC):
     freed_room_seconds = math.inf
     """How soon all jobs are planned after a pod has left its node; infinite: with the next period."""
 
-    def __init__(self, around: PlannerContext, name: str, period: float, without: str) -> None:
-        self._around = around
-        self._cycle = PeriodicLoop(name, self._look, around.world.wait_synced, period)
+    def __init__(self, context: PlannerContext, name: str, period: float, without: str) -> None:
+        self._context = context
+        self._cycle = PeriodicLoop(name, self._plan_jobs, context.world.wait_synced, period)
         self._watches = OnDemandWatches(
-            around.cluster,
-            around.namespace,
+            context.cluster,
+            context.namespace,
             lambda: self._cycle.ask(everything=True),
             lambda: self._cycle.ask_within(self.freed_room_seconds),
             without,
         )
 
     @abstractmethod
-    def _look(self, everything: bool, /) -> float | None:
+    def _plan_jobs(self, everything: bool, /) -> float | None:
         """Plan once, for all jobs or only for new ones, and write the changes.
 
         Returns:

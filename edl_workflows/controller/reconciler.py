@@ -110,7 +110,7 @@ class Reconciler:
             actions = kind.decide(manifest, self._observe(kind, group, now, total))
             creations = self.applier.create(actions, group, {(r.kind, r.name) for r in total.refused})
             total.made += creations.made
-            if not _news(total, creations):
+            if not _merge_creations(total, creations):
                 break
         words = bool(total.refused) and _only_words(actions)
         if words:
@@ -129,20 +129,20 @@ class Reconciler:
         times = [t for t in (left, actions.requeue_after) if t is not None]
         return replace(actions, status=None, requeue_after=min(times))
 
-    def _observe(self, kind: Kind, group: JobGroup, now: datetime, known: Creations) -> Observed:
+    def _observe(self, kind: Kind, group: JobGroup, now: datetime, total: Creations) -> Observed:
         objects: dict[str, list[Object]] = {
             source.api.kind: self.world.of_group(source, group) for source in kind.observes
         }
-        for clash in known.clashes:
+        for clash in total.clashes:
             same = objects.setdefault(clash["kind"], [])
             if all(o["metadata"]["uid"] != clash["metadata"]["uid"] for o in same):
                 same.append(clash)
-        return Observed(now, objects, tuple(known.refused), secrets.token_urlsafe(32), self.settings)
+        return Observed(now, objects, tuple(total.refused), secrets.token_urlsafe(32), self.settings)
 
     def _complain(self, kind: Kind, manifest: Manifest, message: str) -> None:
         name = manifest["metadata"]["name"]
         log.warning("decision failed", kind=kind.name, name=name, error=message)
-        self.applier.tell(manifest, EventNote("ReconcileFailed", message, "Warning"), self.clock())
+        self.applier.record_event(manifest, EventNote("ReconcileFailed", message, "Warning"), self.clock())
 
 
 def _only_words(actions: Actions) -> bool:
@@ -152,13 +152,13 @@ def _only_words(actions: Actions) -> bool:
     return not (actions.delete or actions.patch or (actions.status or {}).keys() - _WORDS)
 
 
-def _news(known: Creations, creations: Creations) -> bool:
-    """Add the refusals and clashes to `known`; return whether there is one that the last decision did not
+def _merge_creations(total: Creations, creations: Creations) -> bool:
+    """Add the refusals and clashes to `total`; return whether there is one that the last decision did not
     know."""
-    names = {(r.kind, r.name) for r in known.refused}
-    uids = {clash["metadata"]["uid"] for clash in known.clashes}
+    names = {(r.kind, r.name) for r in total.refused}
+    uids = {clash["metadata"]["uid"] for clash in total.clashes}
     refused = [r for r in creations.refused if (r.kind, r.name) not in names]
     clashes = [c for c in creations.clashes if c["metadata"]["uid"] not in uids]
-    known.refused += refused
-    known.clashes += clashes
+    total.refused += refused
+    total.clashes += clashes
     return bool(refused or clashes)

@@ -94,7 +94,7 @@ class AllocationSnapshot:
         return replace(self, previous=self.previous | {key: tuple(places)}, taken=taken)
 
 
-def take_snapshot(
+def build_snapshot(
     jobs: Iterable[DIJob],
     nodes: Iterable[Object],
     placed: Iterable[Object],
@@ -113,15 +113,15 @@ def take_snapshot(
         now: the time.
         reported: what the jobs of each scenario reported, see `group_by_scenario`.
     """
-    there = {node["metadata"]["name"]: node for node in nodes if not is_node_gone(node, now)}
+    live_nodes = {node["metadata"]["name"]: node for node in nodes if not is_node_gone(node, now)}
     ours = {job.key: job for job in jobs}
-    infos = {key: _info(job, there, defaults, now, reported) for key, job in ours.items()}
-    free = {key: dict(node["allocatable"]) for key, node in there.items()}
+    infos = {key: _info(job, live_nodes, defaults, now, reported) for key, job in ours.items()}
+    free = {key: dict(node["allocatable"]) for key, node in live_nodes.items()}
     running: dict[str, ByNode] = {key: {} for key in ours}
     staying: dict[str, set[tuple[str, str]]] = {key: set() for key in ours}
     for pod in placed:
         node = pod["node"]
-        if node not in there:
+        if node not in live_nodes:
             continue
         if (not pod["over"] or pod["succeeded"]) and _job_key(pod) in ours:
             staying[_job_key(pod)].add((pod["metadata"]["name"], node))
@@ -131,11 +131,11 @@ def take_snapshot(
             demand.add_amounts(running[owner].setdefault(node, {}), pod["requests"])
         else:
             free[node] = _less(free[node], pod["requests"])
-    closed = {key for key, node in there.items() if not accepts_pods(node)}
+    closed = {key for key, node in live_nodes.items() if not accepts_pods(node)}
     held = {key: _held(job, closed | infos[key].excluded, staying[key]) for key, job in ours.items()}
     return AllocationSnapshot(
         infos,
-        {key: NodeInfo(key, amounts, accepts_pods(there[key])) for key, amounts in free.items()},
+        {key: NodeInfo(key, amounts, accepts_pods(live_nodes[key])) for key, amounts in free.items()},
         held,
         _taken([(_promised(infos[key], held[key]), running[key]) for key in ours]),
     )
@@ -227,13 +227,13 @@ def group_by_scenario(jobs: Iterable[Object]) -> dict[str, list[Object]]:
     Args:
         jobs: the manifests of all DIJobs, including those that have ended.
     """
-    found: dict[str, list[Object]] = {}
+    reports: dict[str, list[Object]] = {}
     for job in sorted(jobs, key=_created, reverse=True):
         metadata, profilings = job["metadata"], (job.get("status") or {}).get("profilings")
         scenario = _scenario(metadata.get("namespace", ""), metadata.get("annotations") or {})
         if scenario and profilings:
-            found.setdefault(scenario, []).append(profilings)
-    return found
+            reports.setdefault(scenario, []).append(profilings)
+    return reports
 
 
 def _created(job: Object) -> tuple[str, str]:
@@ -261,7 +261,7 @@ def node_admits(node: Object, spec: Object) -> bool:
     if terms and not any(_matches(term, node) for term in terms):
         return False
     tolerations = spec.get("tolerations") or ()
-    return all(any(_tolerates(one, taint) for one in tolerations) for taint in node["taints"])
+    return all(any(_tolerates(toleration, taint) for toleration in tolerations) for taint in node["taints"])
 
 
 def _matches(term: Object, node: Object) -> bool:
@@ -271,8 +271,9 @@ def _matches(term: Object, node: Object) -> bool:
     the allocated node to each term of a pod.
     """
     labels, fields = node["metadata"].get("labels") or {}, {"metadata.name": node["metadata"]["name"]}
-    return all(requirement_holds(one, labels) for one in term.get("matchExpressions") or ()) and all(
-        requirement_holds(one, fields) for one in term.get("matchFields") or ()
+    expressions, field_requirements = term.get("matchExpressions") or (), term.get("matchFields") or ()
+    return all(requirement_holds(requirement, labels) for requirement in expressions) and all(
+        requirement_holds(requirement, fields) for requirement in field_requirements
     )
 
 
@@ -295,10 +296,10 @@ def is_node_gone(node: Object, now: datetime) -> bool:
 
 
 def _promised(info: JobInfo, allocation: Allocation) -> ByNode:
-    found: ByNode = {}
+    requests: ByNode = {}
     for rank, node in enumerate(allocation):
-        demand.add_amounts(found.setdefault(node, {}), info.demand(rank))
-    return found
+        demand.add_amounts(requests.setdefault(node, {}), info.demand(rank))
+    return requests
 
 
 def _job_key(pod: Object) -> str:

@@ -98,8 +98,8 @@ class LineDisplay:
     """Prints a line for each change, for logs."""
 
     console: Console
-    _said: dict[str, str] = field(default_factory=dict)
-    _said_at: dict[str, float] = field(default_factory=dict)
+    _printed_states: dict[str, str] = field(default_factory=dict)
+    _printed_at: dict[str, float] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         return self
@@ -112,23 +112,23 @@ class LineDisplay:
     def show(self, moment: Moment) -> None:
         """Print what has changed since the last call."""
         if moment.note:
-            self._say(moment, "note", moment.note, moment.note)
+            self._print_change(moment, "note", moment.note, moment.note)
         for dag_id, tasks in moment.tasks.items():
             for task in tasks:
-                self._say(
+                self._print_change(
                     moment, f"{dag_id}.{task.task_id}", task.state, f"{dag_id}.{task.task_id}: {task.state}"
                 )
         for job in moment.jobs:
             key, state = f"{job.kind} {job.name}", f"{job.phase}  {_replicas(job)}"
-            if not job.phase.final and moment.seconds - self._said_at.get(key, 0.0) >= LINE_SECONDS:
-                self._said.pop(key, None)
-            self._say(moment, key, state, f"{key}: {state}  step {job.progress.step}  {_speed(job)}")
+            if not job.phase.final and moment.seconds - self._printed_at.get(key, 0.0) >= LINE_SECONDS:
+                self._printed_states.pop(key, None)
+            self._print_change(moment, key, state, f"{key}: {state}  step {job.progress.step}  {_speed(job)}")
 
-    def _say(self, moment: Moment, key: str, state: str, line: str) -> None:
-        if self._said.get(key) == state:
+    def _print_change(self, moment: Moment, key: str, state: str, line: str) -> None:
+        if self._printed_states.get(key) == state:
             return
-        self._said[key] = state
-        self._said_at[key] = moment.seconds
+        self._printed_states[key] = state
+        self._printed_at[key] = moment.seconds
         self.console.print(f"{moment.seconds:6.1f} s  {line}", highlight=False, soft_wrap=True)
 
 

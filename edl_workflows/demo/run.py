@@ -169,9 +169,9 @@ class _Watcher:
         runs: dict[str, str] = {}
         tasks: dict[str, tuple[TaskState, ...]] = {}
         for dag_id in self._pipelines:
-            for found in self._airflow.runs(dag_id)[:1]:
-                runs[dag_id] = found["state"]
-                tasks[dag_id] = task_states(self._airflow.tasks(dag_id, found["dag_run_id"]))
+            for dag_run in self._airflow.runs(dag_id)[:1]:
+                runs[dag_id] = dag_run["state"]
+                tasks[dag_id] = task_states(self._airflow.tasks(dag_id, dag_run["dag_run_id"]))
         runs.setdefault(self._pipelines[0], f"unknown run {run_id}")
         return runs, tasks
 

@@ -59,8 +59,8 @@ def _caller(
         str, Path(description="namespace.name or namespace.name.generation", examples=["default.walk.0"])
     ],
 ) -> JobId:
-    found: JobId = request.scope[CALLER]
-    return found
+    caller: JobId = request.scope[CALLER]
+    return caller
 
 
 Caller = Annotated[JobId, Depends(_caller)]
@@ -101,14 +101,14 @@ def _routes(service: DiService) -> APIRouter:
     async def get_replicas(caller: Caller, timeout: Seconds = 0.0) -> Response:  # noqa: ASYNC109
         """Addresses (host:port) of the job's replicas by global rank; "" of one that has none."""
         if timeout:
-            found = await service.all_addresses(caller, timeout)
-            if found.missing:
-                missing = f"{found.missing} of {len(found.by_rank)} replicas have no address"
+            addresses = await service.all_addresses(caller, timeout)
+            if addresses.missing:
+                missing = f"{addresses.missing} of {len(addresses.by_rank)} replicas have no address"
                 incomplete = ErrorAnswer(408, f"{missing} after {timeout:g} s; ask again")
                 return incomplete.response(messages.error_envelope)
         else:
-            found = service.addresses(caller)
-        return messages.success("successfully get replicas", list(found.by_rank))
+            addresses = service.addresses(caller)
+        return messages.success("successfully get replicas", list(addresses.by_rank))
 
     @router.post(
         "/replicas",

@@ -134,8 +134,8 @@ class DiGuard(RequestGuard):
             return messages.too_many_requests("this address", wait)
         path = _JOB_PATH.fullmatch(scope["path"])
         if path is None:
-            known = f"those of {OPEN_PATH}, such as /v2alpha1/{{id}}/replicas"
-            return ErrorAnswer(404, f"no such path; the known paths are {known}")
+            known_paths = f"those of {OPEN_PATH}, such as /v2alpha1/{{id}}/replicas"
+            return ErrorAnswer(404, f"no such path; the known paths are {known_paths}")
         return self._admit_to_job(scope, path["id"])
 
     def _admit_to_job(self, scope: Scope, text: str) -> ErrorAnswer | None:

@@ -120,14 +120,14 @@ def profilings_of(body: bytes) -> dict[str, Any]:
         InvalidError: the body is not a JSON object.
     """
     try:
-        found = from_json(body, allow_inf_nan=False)
+        profilings = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise InvalidError(f"the body is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise InvalidError(f"the body must be a JSON object, this is {type(found).__name__}")
-    if found.keys() == {"data"} and isinstance(found["data"], dict):
-        return found["data"]
-    return found
+    if not isinstance(profilings, dict):
+        raise InvalidError(f"the body must be a JSON object, this is {type(profilings).__name__}")
+    if profilings.keys() == {"data"} and isinstance(profilings["data"], dict):
+        return profilings["data"]
+    return profilings
 
 
 STATUSES: Statuses = {

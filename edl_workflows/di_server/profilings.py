@@ -1,7 +1,7 @@
 """Merges programs' reports into a job's status, within bounds. Pure."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from edl_workflows.exceptions import InvalidError
@@ -24,38 +24,40 @@ def merge_profilings(current: Mapping[str, Any], patch: Mapping[str, Any]) -> di
         InvalidError: the result would be larger or more deeply nested than a status may hold.
     """
     _check_values(patch)
-    found = _merge(current, inert_value(patch))
-    size = len(json.dumps(found, separators=(",", ":")))
+    merged = _merge(current, inert_value(patch))
+    size = len(json.dumps(merged, separators=(",", ":")))
     if size > MAX_BYTES:
         raise InvalidError(
             f"profilings would have {size} bytes, at most {MAX_BYTES} are kept: report less, or remove "
             "fields by null"
         )
-    return found
+    return merged
 
 
 def _merge(current: Any, patch: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(current) if isinstance(current, Mapping) else {}
+    merged = dict(current) if isinstance(current, Mapping) else {}
     for key, value in patch.items():
         if value is None:
-            found.pop(key, None)
+            merged.pop(key, None)
         else:
-            found[key] = _merge(found.get(key), value) if isinstance(value, Mapping) else value
-    return found
+            merged[key] = _merge(merged.get(key), value) if isinstance(value, Mapping) else value
+    return merged
 
 
 def _check_values(patch: Mapping[str, Any]) -> None:
     level: list[Any] = [patch]
     for _ in range(MAX_LEVELS):
-        if any(isinstance(one, int) and not -_LARGEST <= one < _LARGEST for one in level):
+        if any(isinstance(element, int) and not -_LARGEST <= element < _LARGEST for element in level):
             raise InvalidError(
                 "profilings: whole numbers must be below 2^63; report it as a decimal fraction"
             )
-        level = [
-            below
-            for one in level
-            for below in (one.values() if isinstance(one, Mapping) else one if isinstance(one, list) else ())
-        ]
+        level = [child for element in level for child in _children(element)]
         if not level:
             return
     raise InvalidError(f"profilings are nested deeper than {MAX_LEVELS} levels: flatten them")
+
+
+def _children(element: Any) -> Iterable[Any]:
+    if isinstance(element, Mapping):
+        return element.values()
+    return element if isinstance(element, list) else ()

@@ -24,18 +24,21 @@ class ReplicaAddresses:
     missing: int
 
 
-def replica_addresses(job: DIJob, found: Iterable[Pod]) -> ReplicaAddresses:
+def replica_addresses(job: DIJob, job_pods: Iterable[Pod]) -> ReplicaAddresses:
     """The addresses of a job's replicas.
 
     Args:
         job: the job.
-        found: its pods, as returned by `reduce_pod`.
+        job_pods: its pods, as returned by `reduce_pod`.
     """
-    known = {_rank(pod): _address(pod) for pod in found if _current(pod, job)}
+    address_by_rank = {_rank(pod): _address(pod) for pod in job_pods if _current(pod, job)}
     replicas = sorted(pods.list_replicas(job), key=lambda replica: replica.rank)
     done = {title: counts.completed for title, counts in job.status.replica_statuses.items()}
     to_run = [replica.index not in done.get(replica.task.title, ()) for replica in replicas]
-    by_rank = [known.get(one.rank, "") if runs else "" for one, runs in zip(replicas, to_run, strict=True)]
+    by_rank = [
+        address_by_rank.get(replica.rank, "") if runs else ""
+        for replica, runs in zip(replicas, to_run, strict=True)
+    ]
     missing = sum(runs and not address for runs, address in zip(to_run, by_rank, strict=True))
     return ReplicaAddresses(tuple(by_rank), 0 if job.finished else missing)
 

@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 ATTEMPTS = 5
 """Attempts to edit a job that others change at the same time."""
-MAX_LOOKS = 1000
+MAX_CACHED_JOBS = 1000
 """Jobs whose addresses are cached."""
 LOCKS = 64
 """Enough locks, since fewer jobs report at the same moment."""
@@ -52,7 +52,7 @@ class DiService:
         # An edit of the replicas must not be sent again if there was no answer: it may have been carried out.
         self._once = cluster.with_policy(CallPolicy(attempts=1))
         self._watches = watches
-        self._looks: dict[ObjectKey, _CachedAddresses] = {}
+        self._cached_addresses: dict[ObjectKey, _CachedAddresses] = {}
         self._reporting = tuple(threading.Lock() for _ in range(LOCKS))
 
     def has_token(self, job_id: JobId, token: str) -> bool:
@@ -82,15 +82,15 @@ class DiService:
         """
         key = job_id.key
         version = self._watches.version(key)
-        known = self._looks.get(key)
-        if known is None or not version or known.version != version:
+        cached = self._cached_addresses.get(key)
+        if cached is None or not version or cached.version != version:
             job = DIJob.parse(self._watches.job(key))
-            known = _CachedAddresses(version, job, replicas.replica_addresses(job, self._watches.pods(key)))
-            if len(self._looks) >= MAX_LOOKS:
-                self._looks.clear()
-            self._looks[key] = known
-        job_id.check(known.job)
-        return known.addresses
+            cached = _CachedAddresses(version, job, replicas.replica_addresses(job, self._watches.pods(key)))
+            if len(self._cached_addresses) >= MAX_CACHED_JOBS:
+                self._cached_addresses.clear()
+            self._cached_addresses[key] = cached
+        job_id.check(cached.job)
+        return cached.addresses
 
     async def all_addresses(self, job_id: JobId, seconds: float) -> ReplicaAddresses:
         """Wait until all replicas that have not completed have an address.
@@ -103,8 +103,8 @@ class DiService:
         """
 
         def look() -> ReplicaAddresses | None:
-            found = self.addresses(job_id)
-            return None if found.missing else found
+            addresses = self.addresses(job_id)
+            return None if addresses.missing else addresses
 
         return await self._watches.until(job_id.key, look, seconds) or self.addresses(job_id)
 

@@ -51,7 +51,7 @@ class JobCaches:
         self._changes = itertools.count(1)
         self._changed: dict[ObjectKey, int] = {}
         self._jobs.on_change(self._job_changed)
-        self._pods.on_change(self._tell_job)
+        self._pods.on_change(self._record_pod_change)
         for informer in (self._jobs, self._pods):
             informer.on_error(_complain)
 
@@ -75,10 +75,10 @@ class JobCaches:
             UnavailableError: the jobs have not been listed yet.
         """
         self._check_ready()
-        found = self._jobs.cache.get(key)
-        if found is None:
+        job = self._jobs.cache.get(key)
+        if job is None:
             raise NotFoundError(f"no DIJob {key}; check the id")
-        return found
+        return job
 
     def pods(self, key: ObjectKey) -> list[Object]:
         """A job's pods in the cache, as returned by `replicas.reduce_pod`.
@@ -97,7 +97,7 @@ class JobCaches:
     def wrote(self, job: Object) -> None:
         """Put the API server's answer to our own write into the cache."""
         self._jobs.put(job)
-        self._tell(ObjectKey(job["metadata"]["namespace"], job["metadata"]["name"]))
+        self._record_change(ObjectKey(job["metadata"]["namespace"], job["metadata"]["name"]))
 
     async def until(self, key: ObjectKey, look: Callable[[], Found | None], seconds: float) -> Found | None:
         """Wait until `look` returns a result.
@@ -115,10 +115,10 @@ class JobCaches:
         self._waiting[key].add(changed)
         try:
             async with asyncio.timeout(seconds):
-                while (found := look()) is None:
+                while (answer := look()) is None:
                     await changed.wait()
                     changed.clear()
-                return found
+                return answer
         except TimeoutError:
             return None
         finally:
@@ -131,14 +131,14 @@ class JobCaches:
             raise UnavailableError(f"the server has just started ({', '.join(waits)}); try again")
 
     def _job_changed(self, change: ObjectChange) -> None:
-        self._tell(change.key)
+        self._record_change(change.key)
         if change.type is EventType.DELETED:
             self._changed.pop(change.key, None)
 
-    def _tell_job(self, change: ObjectChange) -> None:
-        self._tell(ObjectKey(change.key.namespace, replicas.job_of(change.object)))
+    def _record_pod_change(self, change: ObjectChange) -> None:
+        self._record_change(ObjectKey(change.key.namespace, replicas.job_of(change.object)))
 
-    def _tell(self, key: ObjectKey) -> None:
+    def _record_change(self, key: ObjectKey) -> None:
         """Called from any thread."""
         self._changed[key] = next(self._changes)
         loop = self._loop

@@ -108,11 +108,11 @@ def describe_task(
     """
     from airflow.providers.openlineage.extractors import ExtractorManager, OperatorLineage
 
-    found: OperatorLineage[Dataset, RunFacet] = OperatorLineage(
+    lineage: OperatorLineage[Dataset, RunFacet] = OperatorLineage(
         inputs=[*_read(data)], outputs=[*_written(checkpoint)]
     )
-    ExtractorManager().extract_inlets_and_outlets(found, task, ti)
-    return found
+    ExtractorManager().extract_inlets_and_outlets(lineage, task, ti)
+    return lineage
 
 
 def emit_job_event(event: JobEvent, ti: Any = None) -> None:
@@ -125,8 +125,8 @@ def emit_job_event(event: JobEvent, ti: Any = None) -> None:
             job's run.
     """
     owner = TaskOwner.parse(event.owner)
-    row = next((kind for kind in kinds.KINDS if kind.name == event.kind), None)
-    if owner is None or not event.uid or row is None or row.view is None or not is_active():
+    job_kind = next((kind for kind in kinds.KINDS if kind.name == event.kind), None)
+    if owner is None or not event.uid or job_kind is None or job_kind.view is None or not is_active():
         return
     from airflow.providers.openlineage.api.core import emit
 

@@ -38,26 +38,26 @@ class OwnerJudgement:
     """What was found about one object.
 
     Attributes:
-        found: the object.
+        owned: the object.
         verdict: the verdict.
-        why: the reason, for users.
+        reason: the reason, for users.
     """
 
-    found: OwnedObject
+    owned: OwnedObject
     verdict: OwnerVerdict
-    why: str
+    reason: str
 
     @property
     def action(self) -> CancelAction:
         """What to do with the object if it is an orphan."""
-        return cast("CancelAction", self.found.on_cancel)
+        return cast("CancelAction", self.owned.on_cancel)
 
     @property
     def gone_since(self) -> datetime | None:
         """The time at which the object was first found to be an orphan; None if it was not found to be one
         before."""
         try:
-            since = datetime.fromisoformat(self.found.gone)
+            since = datetime.fromisoformat(self.owned.gone)
         except ValueError:
             return None
         return since if since.tzinfo is not None else None
@@ -81,22 +81,24 @@ def judge_objects(cluster: Cluster, namespace: str, installation: str) -> list[O
         namespace: namespace of the objects.
         installation: its name; "" for an Airflow without one.
     """
-    owned = list_owned(cluster, namespace, engine_of(installation))
+    owned_objects = list_owned(cluster, namespace, engine_of(installation))
     # Read after the objects were listed. A task that began later has created none of these objects, so it
     # does not matter here.
-    states = dict(_states({owner for found in owned if (owner := TaskOwner.parse(found.handle.owner))}))
+    states = dict(
+        _states({owner for owned in owned_objects if (owner := TaskOwner.parse(owned.handle.owner))})
+    )
     runs: dict[tuple[str, str], str] = {}
     judgements = []
-    for found in owned:
-        owner = TaskOwner.parse(found.handle.owner)
+    for owned in owned_objects:
+        owner = TaskOwner.parse(owned.handle.owner)
         if owner is None:
-            judgements.append(OwnerJudgement(found, OwnerVerdict.UNCLEAR, "its mark names no task instance"))
+            judgements.append(OwnerJudgement(owned, OwnerVerdict.UNCLEAR, "its mark names no task instance"))
             continue
         state, run = states[owner], ""
-        if found.lifetime == "run" and state in ENDED_STATES:
+        if owned.lifetime == "run" and state in ENDED_STATES:
             key = (owner.dag_id, owner.run_id)
             run = runs.get(key) or runs.setdefault(key, run_state(*key))
-        judgements.append(judge_object(found, owner, state, run))
+        judgements.append(judge_object(owned, owner, state, run))
     return judgements
 
 
@@ -112,40 +114,40 @@ def _states(owners: Iterable[TaskOwner]) -> Iterator[tuple[TaskOwner, str | None
                 yield owner, answer.get(owner.run_id, {}).get(owner.map_index, DELETED)
 
 
-def judge_object(found: OwnedObject, owner: TaskOwner, state: str | None, run: str) -> OwnerJudgement:
+def judge_object(owned: OwnedObject, owner: TaskOwner, state: str | None, run: str) -> OwnerJudgement:
     """Judge an object by the state of its task or, if the task did not wait for it, also by the state of the
     task's run.
 
     Args:
-        found: the object.
+        owned: the object.
         owner: its task instance.
         state: the state that `hooks.task_state.task_state` returned.
         run: the state of the run, needed for an object that belongs to the run.
     """
 
-    def judged(verdict: OwnerVerdict, why: str) -> OwnerJudgement:
-        return OwnerJudgement(found, verdict, why)
+    def judged(verdict: OwnerVerdict, reason: str) -> OwnerJudgement:
+        return OwnerJudgement(owned, verdict, reason)
 
     if state not in ENDED_STATES:
         return judged(OwnerVerdict.AWAITED, f"its task is {state or 'cleared'}")
-    of_run = found.lifetime == "run"
+    of_run = owned.lifetime == "run"
     if of_run and run in LIVE_RUNS:
         return judged(OwnerVerdict.AWAITED, f"its task did not wait for it, and its run is {run}")
-    if found.on_cancel == "keep":
+    if owned.on_cancel == "keep":
         return judged(OwnerVerdict.KEPT, "it was made with on_kill_action=keep")
     if of_run and run == "success":
         return judged(OwnerVerdict.KEPT, "its task did not wait for it, and its run succeeded")
-    if found.on_cancel not in get_args(CancelAction):
-        why = f"{found.on_cancel!r} is no action" if found.on_cancel else "it was made by an older version"
-        return judged(OwnerVerdict.UNCLEAR, f"it does not say what shall become of it: {why}")
-    if found.on_cancel == "suspend" and found.suspended:
+    if owned.on_cancel not in get_args(CancelAction):
+        reason = f"{owned.on_cancel!r} is no action" if owned.on_cancel else "it was made by an older version"
+        return judged(OwnerVerdict.UNCLEAR, f"it does not say what shall become of it: {reason}")
+    if owned.on_cancel == "suspend" and owned.suspended:
         return judged(OwnerVerdict.KEPT, "it is suspended, or was resumed by somebody afterwards")
     gone = f"its run is {run}" if of_run else f"its task is {state}"
-    why = "its run was deleted" if state == DELETED else gone
+    reason = "its run was deleted" if state == DELETED else gone
     if owner.engine == engine_of(""):
         # Two Airflows with the same DAG have the same ids, even of scheduled runs. Without a name for each
         # Airflow, their owner annotations are equal.
         unnamed = "another Airflow with the same DAG may have made it: name this one"
-        why = f"{why} in this Airflow, but {unnamed} (edl_installation of the connection)"
-        return judged(OwnerVerdict.UNCLEAR, why)
-    return judged(OwnerVerdict.ORPHANED, why)
+        reason = f"{reason} in this Airflow, but {unnamed} (edl_installation of the connection)"
+        return judged(OwnerVerdict.UNCLEAR, reason)
+    return judged(OwnerVerdict.ORPHANED, reason)

@@ -33,8 +33,8 @@ class TaskOwner:
     def is_instance(self, ti: Any) -> bool:
         """Whether this is the given task instance."""
         index = -1 if ti.map_index is None else ti.map_index
-        found = (ti.dag_id, ti.run_id, ti.task_id, index)
-        return found == (self.dag_id, self.run_id, self.task_id, self.map_index)
+        instance = (ti.dag_id, ti.run_id, ti.task_id, index)
+        return instance == (self.dag_id, self.run_id, self.task_id, self.map_index)
 
     def __str__(self) -> str:
         return f"{self.run}{self.task_id}/{self.map_index}"

@@ -47,18 +47,18 @@ def read_positions(ti: Any) -> dict[str, LogPosition]:
     except (AttributeError, TemplateError):
         return {}  # this installation's template uses values that a trigger does not have
     folder = Path(conf.get("logging", "base_log_folder"))
-    found: dict[str, LogPosition] = {}
+    positions: dict[str, LogPosition] = {}
     for file in sorted(folder.glob(f"{glob.escape(path)}.trigger.*.log")):
         with file.open("rb") as lines:
-            merge_positions(found, lines)
-    return found
+            merge_positions(positions, lines)
+    return positions
 
 
-def merge_positions(found: dict[str, LogPosition], lines: Iterable[bytes]) -> None:
+def merge_positions(positions: dict[str, LogPosition], lines: Iterable[bytes]) -> None:
     """Add the positions in a log file's lines to the positions found before.
 
     Args:
-        found: newest position by pod name.
+        positions: newest position by pod name.
         lines: lines of JSON. Truncated lines, and lines that are not training logs, are skipped.
     """
     for raw in lines:
@@ -69,6 +69,6 @@ def merge_positions(found: dict[str, LogPosition], lines: Iterable[bytes]) -> No
             pod, position = event["pod"], LogPosition(event["written"], int(event["count"]))
         except (ValueError, KeyError, TypeError):
             continue
-        before = found.get(pod, LogPosition())
+        before = positions.get(pod, LogPosition())
         if (position.time, position.count) > (before.time, before.count):
-            found[pod] = position
+            positions[pod] = position

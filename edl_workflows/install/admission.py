@@ -30,10 +30,10 @@ _CHILDREN = (
 
 def admission_policies(options: InstallOptions) -> Iterator[Manifest]:
     """The policies and their bindings, for the namespaces with jobs of the installation."""
-    jobs = [kind for kind in options.rows if kind.view is not None]
+    jobs = [kind for kind in options.job_kinds if kind.view is not None]
     yield from _policy(options, "edl-children", _children(options, jobs))
     yield from _policy(options, "edl-job-labels", _job_labels(options, jobs))
-    if any(kind.source.api.plural == SCALE_PLANS for kind in options.rows):
+    if any(kind.source.api.plural == SCALE_PLANS for kind in options.job_kinds):
         yield from _policy(options, "edl-plans", _plans(options))
     yield from _policy(options, "edl-job-specs", _job_specs(options, jobs))
 
@@ -136,7 +136,7 @@ def _job_specs(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
     assert all(kind.suspend == (parent, "suspend") for kind in nested), "one expression for all of them"
     of_kind = f"object.kind in [{', '.join(repr(kind.name) for kind in nested)}]" if nested else "false"
     return {
-        "rules": [_rule(group, tuple(found), "UPDATE") for group, found in plurals.items()],
+        "rules": [_rule(group, tuple(resources), "UPDATE") for group, resources in plurals.items()],
         "conditions": {
             "changes-the-job": "object.spec != oldObject.spec"
             f" || {_LABELS} != {_former(_LABELS)} || {_ANNOTATIONS} != {_former(_ANNOTATIONS)}"
@@ -184,7 +184,7 @@ def _rule(group: str, resources: Sequence[str], *operations: str) -> Manifest:
     }
 
 
-def _policy(options: InstallOptions, name: str, said: Manifest) -> Iterator[Manifest]:
+def _policy(options: InstallOptions, name: str, policy: Manifest) -> Iterator[Manifest]:
     full = f"{name}-{options.jobs_namespace}" if options.jobs_namespace else name
     head = {"apiVersion": f"{_API}/v1", "metadata": {"name": full}}
     yield {
@@ -192,11 +192,11 @@ def _policy(options: InstallOptions, name: str, said: Manifest) -> Iterator[Mani
         **head,
         "spec": {
             "failurePolicy": "Fail",
-            "matchConstraints": {"resourceRules": said["rules"]},
-            "matchConditions": [{"name": n, "expression": e} for n, e in said["conditions"].items()],
-            "variables": [{"name": n, "expression": e} for n, e in said.get("variables", {}).items()],
+            "matchConstraints": {"resourceRules": policy["rules"]},
+            "matchConditions": [{"name": n, "expression": e} for n, e in policy["conditions"].items()],
+            "variables": [{"name": n, "expression": e} for n, e in policy.get("variables", {}).items()],
             "validations": [
-                {"expression": said["expression"], "message": said["message"], "reason": "Forbidden"}
+                {"expression": policy["expression"], "message": policy["message"], "reason": "Forbidden"}
             ],
         },
     }

@@ -16,13 +16,13 @@ def installation_manifests(options: InstallOptions) -> list[Manifest]:
     """All objects of an installation. An object comes after those that it needs."""
     objects = [
         _namespace(options.namespace),
-        *map(crd_of_kind, options.rows),
+        *map(crd_of_kind, options.job_kinds),
         *rbac.access_manifests(options),
         *(admission.admission_policies(options) if options.admission_policies else ()),
         *workloads.workload_manifests(options),
     ]
-    for one in objects:
-        one["metadata"]["labels"] = PART_OF | one["metadata"].get("labels", {})
+    for manifest in objects:
+        manifest["metadata"]["labels"] = PART_OF | manifest["metadata"].get("labels", {})
     return objects
 
 

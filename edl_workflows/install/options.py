@@ -117,6 +117,6 @@ class InstallOptions:
                 raise InvalidError(f"{option} {secret!r} is not a valid name of a Secret")
 
     @property
-    def rows(self) -> tuple[Kind, ...]:
+    def job_kinds(self) -> tuple[Kind, ...]:
         """The kinds that are reconciled."""
         return choose_kinds(self.kinds)

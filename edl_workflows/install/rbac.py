@@ -31,8 +31,8 @@ _ARGO = "argoproj.io"
 
 def policy_rule(group: str, resource: str, *verbs: str, name: str = "") -> Manifest:
     """A PolicyRule for one resource; `name` restricts it to one object."""
-    found: Manifest = {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
-    return found | {"resourceNames": [name]} if name else found
+    rule: Manifest = {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
+    return rule | {"resourceNames": [name]} if name else rule
 
 
 _LOGS = (policy_rule("", "pods", "list"), policy_rule("", "pods/log", "get"))
@@ -40,16 +40,16 @@ _LOGS = (policy_rule("", "pods", "list"), policy_rule("", "pods/log", "get"))
 
 def _jobs(*verbs: str) -> list[Manifest]:
     """The same verbs for the jobs of every kind."""
-    found = (kind.source.api for kind in kinds.KINDS if kind.view is not None)
-    return [policy_rule(one.group, one.plural, *verbs) for one in found]
+    apis = (kind.source.api for kind in kinds.KINDS if kind.view is not None)
+    return [policy_rule(api.group, api.plural, *verbs) for api in apis]
 
 
 def controller_rules(
-    rows: Collection[Kind] = kinds.KINDS, *, network_policies: bool = True
+    job_kinds: Collection[Kind] = kinds.KINDS, *, network_policies: bool = True
 ) -> list[Manifest]:
     """Permissions of the controller in namespaces with jobs of these kinds: for its own work, for those that
     it grants to masters, and for events."""
-    watched = [row.isolated() if network_policies else row for row in rows]
+    watched = [kind.isolated() if network_policies else kind for kind in job_kinds]
     own = [
         policy_rule(source.api.group, "/".join(filter(None, (source.api.plural, subresource))), *verbs)
         for source in kinds.used_sources(watched)
@@ -57,7 +57,7 @@ def controller_rules(
     ]
     # get: to increase the count of an event that an earlier process has recorded.
     events = policy_rule("", "events", "get", "create", "patch")
-    masters = pods.master_rules("") if ELASTIC_JOB in rows else []
+    masters = pods.master_rules("") if ELASTIC_JOB in job_kinds else []
     return merge_rules([*own, *masters, events])
 
 
@@ -102,25 +102,25 @@ def argo_agent_rules() -> list[Manifest]:
     ]
 
 
-def node_rules(rows: Collection[Kind] = kinds.KINDS) -> list[Manifest]:
+def node_rules(job_kinds: Collection[Kind] = kinds.KINDS) -> list[Manifest]:
     """Cluster-wide permissions to place preemptible DIJobs. An installation for a single namespace does not
     get them.
     """
-    return [policy_rule("", "nodes", "list", "watch")] if DI_JOB in rows else []
+    return [policy_rule("", "nodes", "list", "watch")] if DI_JOB in job_kinds else []
 
 
-def autoscaler_rules(rows: Collection[Kind] = kinds.KINDS) -> list[Manifest]:
+def autoscaler_rules(job_kinds: Collection[Kind] = kinds.KINDS) -> list[Manifest]:
     """Additional permissions of the controller to change the replicas of elastic jobs, by updates of the spec
     or by ScalePlans.
     """
-    elastic = [row for row in rows if row.elastic is not None]
-    found = []
-    for row in elastic:
-        one = row.source.api
-        found.append(policy_rule(one.group, one.plural, "get" if row.scale is None else "patch"))
-    if any(row.scale is None for row in elastic):
-        found.append(policy_rule(names.GROUP, SCALE_PLANS, "create"))
-    return [*found, policy_rule("", "nodes", "list", "watch"), policy_rule("", "pods", "list", "watch")]
+    elastic = [kind for kind in job_kinds if kind.elastic is not None]
+    rules = []
+    for kind in elastic:
+        api = kind.source.api
+        rules.append(policy_rule(api.group, api.plural, "get" if kind.scale is None else "patch"))
+    if any(kind.scale is None for kind in elastic):
+        rules.append(policy_rule(names.GROUP, SCALE_PLANS, "create"))
+    return [*rules, policy_rule("", "nodes", "list", "watch"), policy_rule("", "pods", "list", "watch")]
 
 
 def di_server_rules() -> list[Manifest]:
@@ -158,20 +158,22 @@ def merge_rules(rules: Iterable[Mapping[str, Any]]) -> list[Manifest]:
     single objects are removed.
     """
     verbs: dict[tuple[str, str], dict[str, None]] = {}
-    for one in rules:
-        for group in one["apiGroups"]:
-            for resource in one["resources"]:
-                verbs.setdefault((group, resource), {}).update(dict.fromkeys(one["verbs"]))
+    for rule in rules:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                verbs.setdefault((group, resource), {}).update(dict.fromkeys(rule["verbs"]))
     order = (*_READ, "create", "update", "patch", "delete")
-    return [policy_rule(*key, *sorted(found, key=order.index)) for key, found in sorted(verbs.items())]
+    return [
+        policy_rule(*key, *sorted(rule_verbs, key=order.index)) for key, rule_verbs in sorted(verbs.items())
+    ]
 
 
 def access_manifests(options: InstallOptions) -> Iterator[Manifest]:
     """ServiceAccounts, roles and bindings, in the order in which they are applied."""
-    everywhere = [] if options.jobs_namespace else node_rules(options.rows)
+    everywhere = [] if options.jobs_namespace else node_rules(options.job_kinds)
     if options.autoscaler:
-        everywhere = [*everywhere, *autoscaler_rules(options.rows)]
-    own = controller_rules(options.rows, network_policies=options.network_policies)
+        everywhere = [*everywhere, *autoscaler_rules(options.job_kinds)]
+    own = controller_rules(options.job_kinds, network_policies=options.network_policies)
     yield from _account(options, names.CONTROLLER, merge_rules([*own, *everywhere]), lease=True)
     if InstallPart.ARGO_AGENT in options.parts:
         yield from _account(options, ARGO_AGENT, argo_agent_rules(), lease=True)

@@ -37,7 +37,7 @@ class InstallationSettings:
             not name (``DI_JOB_DEFAULT_RESOURCES``).
         di_priority_classes: a DIJob's ``priority`` → the PriorityClass of its pods; none without an entry.
         network_policies: whether each job gets a NetworkPolicy that keeps others' pods from its own. The
-            controller then uses the rows that `Kind.isolated` returns.
+            controller then uses the kinds that `Kind.isolated` returns.
     """
 
     master_image: str = "edl-workflows:latest"
@@ -194,24 +194,24 @@ class SpecEdit:
     nodes: int
 
 
-def merge_patch(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any] | None:
-    """JSON merge patch (RFC 7386) that gives `current` the fields of `wanted`; None if it has them already.
+def merge_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
+    """JSON merge patch (RFC 7386) that gives `current` the fields of `desired`; None if it has them already.
 
-    Top-level fields that `wanted` does not name belong to other writers and stay. Inside a named field that
-    is a map, members absent from `wanted` are removed.
+    Top-level fields that `desired` does not name belong to other writers and stay. Inside a named field that
+    is a map, members absent from `desired` are removed.
     """
     patch = {
-        key: _change(current.get(key), value) for key, value in wanted.items() if current.get(key) != value
+        key: _change(current.get(key), value) for key, value in desired.items() if current.get(key) != value
     }
     return patch or None
 
 
-def _change(current: object, wanted: object) -> object:
-    if not (isinstance(current, Mapping) and isinstance(wanted, Mapping)):
-        return wanted
-    gone = {key: None for key in current if key not in wanted}
+def _change(current: object, desired: object) -> object:
+    if not (isinstance(current, Mapping) and isinstance(desired, Mapping)):
+        return desired
+    gone = {key: None for key in current if key not in desired}
     changed = {
-        key: _change(current.get(key), value) for key, value in wanted.items() if current.get(key) != value
+        key: _change(current.get(key), value) for key, value in desired.items() if current.get(key) != value
     }
     return gone | changed
 

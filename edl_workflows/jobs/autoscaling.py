@@ -54,18 +54,18 @@ def permitted_bounds(job: Resource, elastic: ElasticRole) -> ElasticRole | None:
     Raises:
         ManifestError: the annotation can't be read, or leaves no number that the spec allows.
     """
-    said = read_annotation(job)
-    if said is False or (said is None and not elastic.bounded):
+    annotation = read_annotation(job)
+    if annotation is False or (annotation is None and not elastic.bounded):
         return None
-    if said is None or said is True:
+    if annotation is None or annotation is True:
         if not elastic.bounded:
             raise _problem(job, f'the spec names no bounds: say some, such as "2-8", instead of "{ON}"')
         return elastic if elastic.minimum < elastic.maximum else None
-    low, high = said
+    low, high = annotation
     low, high = max(low, elastic.minimum), min(high, elastic.maximum)
     if low > high:
         allowed = f"{elastic.minimum} to {elastic.maximum}"
-        message = f"'{said[0]}-{said[1]}' leaves no number that the spec allows ({allowed})"
+        message = f"'{annotation[0]}-{annotation[1]}' leaves no number that the spec allows ({allowed})"
         raise _problem(job, message)
     return replace(elastic, minimum=low, maximum=high)
 
@@ -80,10 +80,10 @@ def read_annotation(job: Resource) -> tuple[int, int] | bool | None:
     text = job.metadata.annotations.get(ANNOTATION, "")
     if text in ("", ON, OFF):
         return None if not text else text == ON
-    found = _BOUNDS.fullmatch(text)
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+    match = _BOUNDS.fullmatch(text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise _problem(job, f'{text!r} must be "true", "false" or bounds such as "2-8"')
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _problem(job: Resource, message: str) -> ManifestError:

@@ -37,9 +37,9 @@ def pod_requests(
     total = dict(sidecars)
     for container in spec.get("containers") or ():
         add_amounts(total, of(container))
-    found = larger_amounts(total, largest)
-    add_amounts(found, parse_amounts(spec.get("overhead") or {}))
-    return found
+    requests = larger_amounts(total, largest)
+    add_amounts(requests, parse_amounts(spec.get("overhead") or {}))
+    return requests
 
 
 def parse_amounts(quantities: Mapping[str, Any]) -> dict[str, float]:
@@ -53,6 +53,6 @@ def add_amounts(total: dict[str, float], more: Amounts) -> None:
         total[name] = total.get(name, 0.0) + amount
 
 
-def larger_amounts(one: Amounts, other: Amounts) -> dict[str, float]:
+def larger_amounts(first: Amounts, second: Amounts) -> dict[str, float]:
     """Of each resource the larger amount."""
-    return {name: max(one.get(name, 0.0), other.get(name, 0.0)) for name in {*one, *other}}
+    return {name: max(first.get(name, 0.0), second.get(name, 0.0)) for name in {*first, *second}}

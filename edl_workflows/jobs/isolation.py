@@ -56,23 +56,23 @@ def isolate_pods(
         observed: what is observed of it, including its policies.
         actions: the decision without the policy.
     """
-    makes_pods = any(one["kind"] == "Pod" for one in actions.create)
+    makes_pods = any(child["kind"] == "Pod" for child in actions.create)
     if not makes_pods and not _has_pods(job, observed):
         return actions
     policy = network_policy(job, pod_labels)
     key = (policy["kind"], manifests.name_of(policy))
-    there = observed.find(*key)
-    if there is not None and manifests.owned_by(there, job):
+    existing = observed.find(*key)
+    if existing is not None and manifests.owned_by(existing, job):
         return actions
     if _uses_nodes_network(manifest.get("spec")):
         return actions
-    create = (policy,) if there is None else ()
+    create = (policy,) if existing is None else ()
     obstacle = obstacles.find_conflict(job, observed, [key]) or obstacles.find_refusal(observed, create)
     if obstacle is None or not makes_pods:
         return replace(actions, create=(*create, *actions.create))
     status = manifest.get("status") or {}
-    told = {"reason": obstacle.reason, "message": obstacle.message}
-    return Actions(create=create, status=merge_patch(status, told), requeue_after=obstacle.seconds)
+    desired = {"reason": obstacle.reason, "message": obstacle.message}
+    return Actions(create=create, status=merge_patch(status, desired), requeue_after=obstacle.seconds)
 
 
 def _uses_nodes_network(spec: Any) -> bool:

@@ -1,7 +1,7 @@
-"""The description of a kind: a row of the registry (`edl_workflows.jobs.kinds`), and the resource types that
-rows watch.
+"""The description of a kind: a part of the registry (`edl_workflows.jobs.kinds`), and the resource types that
+kinds watch.
 
-The controller starts a LIST+WATCH for every row and every `Source`, groups what it sees by (namespace, job
+The controller starts a LIST+WATCH for every kind and every `Source`, groups what it sees by (namespace, job
 name) and calls `Kind.decide` for each object of a group in which something changed. Stages and the CLI take
 `Kind.view` from here.
 """
@@ -32,9 +32,9 @@ from edl_workflows.jobs.schema import CrdOptions
 from edl_workflows.jobs.status import Job, JobStatus, KindPhase, phases_of
 from edl_workflows.jobs.view import JobView
 
-WATCHED = ("list", "watch")
+WATCH_VERBS = ("list", "watch")
 """Verbs on objects that are only read."""
-MADE = (*WATCHED, "create")
+CREATE_VERBS = (*WATCH_VERBS, "create")
 """Verbs on objects that are also created."""
 
 INVALID_SPEC = "InvalidSpec"
@@ -58,7 +58,7 @@ class Source:
     api: ApiResource
     job_of: Callable[[Manifest], str]
     selector: str = ""
-    rights: tuple[tuple[str, tuple[str, ...]], ...] = (("", WATCHED),)
+    rights: tuple[tuple[str, tuple[str, ...]], ...] = (("", WATCH_VERBS),)
     keep: Callable[[Manifest], dict[str, Any]] = cache_fields.keep_whole
 
     def selects(self, manifest: Manifest) -> bool:
@@ -134,7 +134,7 @@ class Kind:
         return dict(part.split("=", 1) for part in self.pods_of(job).split(","))
 
     def isolated(self) -> "Kind":
-        """The same row, which also observes the NetworkPolicies of its jobs
+        """The same kind, which also observes the NetworkPolicies of its jobs
         (`InstallationSettings.network_policies`)."""
         if self.view is None:
             return self
@@ -157,8 +157,8 @@ class Kind:
         value: Any = suspend
         for key in reversed(self.suspend):
             value = {key: value}
-        found: dict[str, Any] = value
-        return found
+        patch: dict[str, Any] = value
+        return patch
 
     def view_stored(self, manifest: Manifest) -> JobView:
         """How pipelines see a job that an API server has admitted, even if this package rejects its spec. A
@@ -169,9 +169,9 @@ class Kind:
         view = self.view(job)
         if wrong is None or view.phase.final:
             return view
-        return replace(view, reason=INVALID_SPEC, message=_told(wrong))
+        return replace(view, reason=INVALID_SPEC, message=_describe_problems(wrong))
 
-    def rescale(self, manifest: Manifest, wanted: Mapping[str, RoleChange]) -> SpecEdit:
+    def rescale(self, manifest: Manifest, role_changes: Mapping[str, RoleChange]) -> SpecEdit:
         """The edit that gives a job these replicas by role. If the job is invalid already, the edit may leave
         its problems but adds none.
 
@@ -181,13 +181,17 @@ class Kind:
         assert self.scale is not None, "asked for kinds that are scaled by their spec"
         job, wrong = self.model.read_stored(manifest)
         try:
-            scaling = self.scale(job, wanted)
+            scaling = self.scale(job, role_changes)
         except ManifestError as error:
             raise wrong or error from error
         edited = {**manifest, "spec": apply_merge_patch(manifest["spec"], scaling.spec)}
-        _, found = self.model.read_stored(edited)
-        known = {problem.path for problem in wrong.problems} if wrong else set()
-        added = [problem for problem in found.problems if problem.path not in known] if found else []
+        _, new_error = self.model.read_stored(edited)
+        earlier_paths = {problem.path for problem in wrong.problems} if wrong else set()
+        added = (
+            [problem for problem in new_error.problems if problem.path not in earlier_paths]
+            if new_error
+            else []
+        )
         if added:
             raise ManifestError(f"change of {self.name} {job.key}", added)
         return scaling
@@ -241,8 +245,8 @@ class Kind:
         status = manifest.get("status") or {}
         if ended := self._ended(status):
             return Actions(status=merge_patch(status, ended))
-        message = _told(error)
-        wanted = {
+        message = _describe_problems(error)
+        desired = {
             "phase": status.get("phase") or self.failed,
             "reason": INVALID_SPEC,
             "message": message,
@@ -250,8 +254,8 @@ class Kind:
         }
         if "phase" not in status:
             failed = Condition(type="Failed", status="True", reason=INVALID_SPEC, message=message)
-            wanted["conditions"] = [c.to_dict() for c in set_condition((), failed, now)]
-        patch = merge_patch(status, wanted)
+            desired["conditions"] = [c.to_dict() for c in set_condition((), failed, now)]
+        patch = merge_patch(status, desired)
         return Actions(status=patch, events=(Event("Warning", INVALID_SPEC, message),) if patch else ())
 
     def _ended(self, status: Mapping[str, Any]) -> dict[str, str] | None:
@@ -261,13 +265,13 @@ class Kind:
         model = self.model.model_fields["status"].annotation
         if not (isinstance(model, type) and issubclass(model, JobStatus)):
             return None
-        found = model.model_validate(status)
-        if found.phase is None or not found.phase.final:
+        job_status = model.model_validate(status)
+        if job_status.phase is None or not job_status.phase.final:
             return None
-        return {"phase": str(found.phase), "reason": found.reason, "message": found.message}
+        return {"phase": str(job_status.phase), "reason": job_status.reason, "message": job_status.message}
 
 
-def _told(error: ManifestError) -> str:
+def _describe_problems(error: ManifestError) -> str:
     return "; ".join(str(problem) for problem in error.problems)[:4096]
 
 
@@ -278,7 +282,7 @@ def job_by_name(manifest: Manifest) -> str:
 
 
 def job_by_label(key: str) -> Callable[[Manifest], str]:
-    """Reads the job's name from a label."""
+    """A function that reads the name of an object's job from a label."""
 
     def job_of(manifest: Manifest) -> str:
         labels: Mapping[str, str] = manifest["metadata"].get("labels") or {}
@@ -296,7 +300,7 @@ def job_source(api: ApiResource, *verbs: str) -> Source:
     """
     # finalizers: children have blockOwnerDeletion, which the admission plugin
     # OwnerReferencesPermissionEnforcement allows only to those who may update the owner's finalizers.
-    rights = (("", (*WATCHED, *verbs)), ("status", ("patch",)), ("finalizers", ("update",)))
+    rights = (("", (*WATCH_VERBS, *verbs)), ("status", ("patch",)), ("finalizers", ("update",)))
     return Source(api, job_by_name, rights=rights)
 
 
@@ -304,7 +308,7 @@ JOB_NETWORK_POLICIES = Source(
     NETWORK_POLICIES,
     job_by_label(names.ISOLATES_LABEL),
     names.ISOLATES_LABEL,
-    (("", MADE),),
+    (("", CREATE_VERBS),),
     cache_fields.keep_head,
 )
 """The policies that `edl_workflows.jobs.isolation` makes for jobs of every kind."""

@@ -1,4 +1,4 @@
-"""The one registry of kinds: a new kind is one folder and one row here."""
+"""The one registry of kinds: a new kind is one folder and one name here."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -14,9 +14,9 @@ from edl_workflows.jobs.training_job.kind import TRAINING_JOB
 
 
 def _with_foreign_labels(*kinds: Kind) -> tuple[Kind, ...]:
-    """The rows, each with the labels by which jobs of the other kinds find their pods."""
-    known = {kind.labels[0] for kind in kinds}
-    return tuple(replace(kind, foreign_labels=frozenset(known - {kind.labels[0]})) for kind in kinds)
+    """The kinds, each with the labels by which jobs of the other kinds find their pods."""
+    job_labels = {kind.labels[0] for kind in kinds}
+    return tuple(replace(kind, foreign_labels=frozenset(job_labels - {kind.labels[0]})) for kind in kinds)
 
 
 KINDS = _with_foreign_labels(ELASTIC_JOB, SCALE_PLAN, TF_JOB, PYTORCH_JOB, TRAINING_JOB, DI_JOB)
@@ -33,7 +33,7 @@ def used_sources(kinds: Collection[Kind] = KINDS) -> tuple[Source, ...]:
 
 
 def choose_kinds(names: Collection[str]) -> tuple[Kind, ...]:
-    """The rows of the named kinds, in the registry's order; all rows if no names are given.
+    """The named kinds, in the registry's order; all kinds if no names are given.
 
     Raises:
         InvalidError: this package has no such kind, or a kind is named without another kind that it needs.
@@ -49,7 +49,7 @@ def choose_kinds(names: Collection[str]) -> tuple[Kind, ...]:
 
 
 def kind_of(name: str) -> Kind:
-    """The row of a ``kind``.
+    """The `Kind` of a ``kind``.
 
     Raises:
         InvalidError: this package has no such kind.

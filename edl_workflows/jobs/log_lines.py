@@ -59,6 +59,10 @@ def _is_agents(line: dict[str, Any]) -> bool:
 
 def _value(value: Any) -> str:
     """A value on one line; a text is quoted where it would be mistaken for more than one value."""
-    if isinstance(value, str) and value and not any(one.isspace() or one in "\"'=" for one in value):
+    if (
+        isinstance(value, str)
+        and value
+        and not any(character.isspace() or character in "\"'=" for character in value)
+    ):
         return value
     return json.dumps(value, ensure_ascii=False)

@@ -10,7 +10,7 @@ from edl_workflows.jobs.actions import Deletion, Manifest
 from edl_workflows.jobs.objects import Resource
 from edl_workflows.jobs.reported_text import inert_text
 
-_MAX_SAID = 1024
+_MAX_LAST_WORDS = 1024
 """Most characters of `last_words`, which a job's message quotes."""
 _DISRUPTIONS = frozenset(
     {
@@ -122,10 +122,10 @@ def overlay_template(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict
     lower, upper = below.get("spec") or {}, above.get("spec") or {}
     spec = {**lower, **upper}
     if containers := (upper.get("containers") or lower.get("containers")):
-        first, *others = containers
+        first, *remaining_containers = containers
         inherited: Mapping[str, Any] = next(iter(lower.get("containers") or ()), {})
         env = merge_env(inherited.get("env") or (), first.get("env") or ())
-        spec["containers"] = [{**inherited, **first} | ({"env": env} if env else {}), *others]
+        spec["containers"] = [{**inherited, **first} | ({"env": env} if env else {}), *remaining_containers]
     return {"metadata": metadata, "spec": spec}
 
 
@@ -160,15 +160,15 @@ def belongs_to_earlier(manifest: Manifest, owner: Resource) -> bool:
     """Whether an object belongs to an earlier owner of the same kind and name, so that the garbage collector
     will delete it soon.
     """
-    found = owner_of(manifest)
-    same = (found.get("kind"), found.get("name")) == (owner.kind, owner.metadata.name)
-    return same and found.get("uid") != owner.metadata.uid
+    controller = owner_of(manifest)
+    same = (controller.get("kind"), controller.get("name")) == (owner.kind, owner.metadata.name)
+    return same and controller.get("uid") != owner.metadata.uid
 
 
 def describe_conflict(manifest: Manifest, owner: Resource) -> str:
     """The message about a foreign object that has a name `owner` needs."""
-    found = owner_of(manifest)
-    whose = f"{found.get('kind')} {found.get('name')}" if found else "no controller"
+    controller = owner_of(manifest)
+    whose = f"{controller.get('kind')} {controller.get('name')}" if controller else "no controller"
     kind, namespace = manifest["kind"], owner.metadata.namespace or "default"
     return (
         f"{kind} {namespace}/{name_of(manifest)} exists and belongs to {whose}, but {owner.kind} {owner.key} "
@@ -207,14 +207,14 @@ def is_ready(pod: Manifest) -> bool:
 
 def container_statuses(pod: Manifest) -> Sequence[Mapping[str, Any]]:
     """``status.containerStatuses``."""
-    found: Sequence[Mapping[str, Any]] = (pod.get("status") or {}).get("containerStatuses") or ()
-    return found
+    statuses: Sequence[Mapping[str, Any]] = (pod.get("status") or {}).get("containerStatuses") or ()
+    return statuses
 
 
 def terminated_state(status: Mapping[str, Any]) -> Mapping[str, Any]:
     """``state.terminated`` of a container's status; empty if the container has not ended."""
-    found: Mapping[str, Any] = (status.get("state") or {}).get("terminated") or {}
-    return found
+    state: Mapping[str, Any] = (status.get("state") or {}).get("terminated") or {}
+    return state
 
 
 def exit_of_first_container(pod: Manifest) -> Mapping[str, Any]:
@@ -254,9 +254,9 @@ def refused_by_node(pod: Manifest) -> bool:
 def last_words(pod: Manifest) -> str:
     """Why a pod ended, to be appended to a sentence: the last line of its first container's termination
     message, or of the pod's own message if there is none; "" if both are missing."""
-    said = exit_of_first_container(pod).get("message") or (pod.get("status") or {}).get("message") or ""
-    lines = str(said).strip().splitlines()
-    return f": {inert_text(lines[-1][:_MAX_SAID])[:_MAX_SAID]}" if lines else ""
+    message = exit_of_first_container(pod).get("message") or (pod.get("status") or {}).get("message") or ""
+    lines = str(message).strip().splitlines()
+    return f": {inert_text(lines[-1][:_MAX_LAST_WORDS])[:_MAX_LAST_WORDS]}" if lines else ""
 
 
 def why_pending(pod: Manifest) -> str:

@@ -49,7 +49,7 @@ def check_metrics(metrics: Mapping[str, object]) -> dict[str, float]:
     """
     if len(metrics) > MAX_METRICS:
         raise InvalidError(f"{len(metrics)} metrics: a job reports at most {MAX_METRICS}; choose those")
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, value in metrics.items():
         if len(str(name)) > MAX_NAME or not re.fullmatch(_NAME[1:-1], str(name)):
             raise InvalidError(
@@ -61,8 +61,8 @@ def check_metrics(metrics: Mapping[str, object]) -> dict[str, float]:
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidError(f"the metric {name!r} is no number: {error}") from error
         if math.isfinite(number):
-            found[name] = number
-    return found
+            numbers[name] = number
+    return numbers
 
 
 def sort_names(names: Iterable[str]) -> list[str]:

@@ -326,12 +326,12 @@ def _salvaged(model: Any, value: Any) -> BaseModel:
 @functools.cache
 def _field_readers(model: type[BaseModel]) -> Mapping[str, tuple[str, TypeAdapter[Any]]]:
     """For each field, its name in manifests and its validator."""
-    found: dict[str, tuple[str, TypeAdapter[Any]]] = {}
+    readers: dict[str, tuple[str, TypeAdapter[Any]]] = {}
     for name, field in model.model_fields.items():
         kind: Any = field.annotation
         constrained: Any = Annotated[(kind, *field.metadata)] if field.metadata else kind
-        found[name] = (field.alias or name, TypeAdapter(constrained))
-    return found
+        readers[name] = (field.alias or name, TypeAdapter(constrained))
+    return readers
 
 
 def _subject(cls: type[Resource], manifest: Mapping[str, Any]) -> str:
@@ -364,10 +364,10 @@ def _path(*parts: int | str) -> str:
 def _suggestion(cls: type[BaseModel], loc: tuple[int | str, ...]) -> str:
     model = cls
     for part in loc[:-1]:
-        found = _model_at(model, part)
-        if found is None:
+        submodel = _model_at(model, part)
+        if submodel is None:
             return ""
-        model = found
+        model = submodel
     names = [field.alias or name for name, field in model.model_fields.items()]
     near = difflib.get_close_matches(str(loc[-1]), names, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(names))}"

@@ -32,30 +32,36 @@ class Obstacle:
     seconds: float
 
 
-def find_conflict(owner: Resource, observed: Observed, wanted: Iterable[tuple[str, str]]) -> Obstacle | None:
+def find_conflict(
+    owner: Resource, observed: Observed, children: Iterable[tuple[str, str]]
+) -> Obstacle | None:
     """The first object that has the name of one of the job's children but does not belong to the job.
 
     Args:
         owner: the job.
         observed: what is observed of it.
-        wanted: (kind, name) of each of its children.
+        children: (kind, name) of each of its children.
     """
-    found = (observed.find(kind, name) for kind, name in wanted)
-    foreign = [one for one in found if one is not None and not manifests.owned_by(one, owner)]
+    existing = (observed.find(kind, name) for kind, name in children)
+    foreign = [
+        manifest for manifest in existing if manifest is not None and not manifests.owned_by(manifest, owner)
+    ]
     if not foreign:
         return None
-    if earlier := next((one for one in foreign if manifests.belongs_to_earlier(one, owner)), None):
-        what = f"{earlier['kind']} {manifests.name_of(earlier)}"
-        message = f"{what} of an earlier job of this name is being deleted"
+    if earlier := next(
+        (manifest for manifest in foreign if manifests.belongs_to_earlier(manifest, owner)), None
+    ):
+        blocker = f"{earlier['kind']} {manifests.name_of(earlier)}"
+        message = f"{blocker} of an earlier job of this name is being deleted"
         return Obstacle("EarlierJob", message, GARBAGE_SECONDS)
     return Obstacle("NameConflict", manifests.describe_conflict(foreign[0], owner), RETRY_SECONDS)
 
 
 def find_refusal(observed: Observed, create: Iterable[Manifest]) -> Obstacle | None:
     """The first of these creates that the API server refused in the previous round."""
-    wanted = {(manifest["kind"], manifests.name_of(manifest)) for manifest in create}
+    create_keys = {(manifest["kind"], manifests.name_of(manifest)) for manifest in create}
     for refusal in observed.refused:
-        if (refusal.kind, refusal.name) in wanted:
+        if (refusal.kind, refusal.name) in create_keys:
             message = f"the API server refused {refusal.kind} {refusal.name}: {refusal.message}"
             return Obstacle("CreateRefused", message, RETRY_SECONDS)
     return None
@@ -65,4 +71,4 @@ def why_pods_wait(pods: Iterable[Manifest]) -> str:
     """Why the first of these pods that waits can't be scheduled or started; "" if no pod gives a reason."""
     pending = [p for p in pods if manifests.pod_phase(p) == "Pending" and not manifests.is_terminating(p)]
     reasons = [(manifests.name_of(pod), manifests.why_pending(pod)) for pod in pending]
-    return next((f"{name}: {why}" for name, why in reasons if why), "")[:_MAX_MESSAGE]
+    return next((f"{name}: {reason}" for name, reason in reasons if reason), "")[:_MAX_MESSAGE]

@@ -28,7 +28,7 @@ def escape_controls(text: str, keep: str = _KEPT) -> str:
         text: any text.
         keep: control characters that stay.
     """
-    return _NOT_PLAIN.sub(lambda found: _escaped(found[0], keep), text)
+    return _NOT_PLAIN.sub(lambda match: _escaped(match[0], keep), text)
 
 
 def inert_text(text: str) -> str:

@@ -107,32 +107,32 @@ class _Documented(GenerateJsonSchema):
     """
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
-        found = super().model_schema(schema)
+        json_schema = super().model_schema(schema)
         model: type[BaseModel] = schema["cls"]
         if model is Metadata:
             return {"type": "object"}
         text = inspect.cleandoc(model.__doc__ or "")
-        found["description"] = _plain(text.split("\n\n")[0])
+        json_schema["description"] = _plain(text.split("\n\n")[0])
         documented: dict[str, str] = {}
         for base in reversed(model.__mro__):
             if issubclass(base, Model):
                 documented |= _attributes(inspect.cleandoc(base.__doc__ or ""))
         for name, field in model.model_fields.items():
             if name in documented:
-                found["properties"][field.alias or name]["description"] = documented[name]
-        return found
+                json_schema["properties"][field.alias or name]["description"] = documented[name]
+        return json_schema
 
 
 def _attributes(doc: str) -> dict[str, str]:
     """Field name → text, from the entries ``a, b: text`` of a Google-style Attributes section."""
     _, _, section = doc.partition("Attributes:\n")
     entries = re.split(r"\n(?=    \w)|(?<=\.)  (?=\w+(?:, \w+)*: )", section.split("\n\n")[0])
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for entry in entries:
         match = re.match(r"\s*(\w+(?:, \w+)*): (.+)", entry, re.DOTALL)
         if match:
-            found |= {name: _plain(match[2]) for name in match[1].split(", ")}
-    return found
+            texts |= {name: _plain(match[2]) for name in match[1].split(", ")}
+    return texts
 
 
 def _plain(text: str) -> str:
@@ -140,8 +140,8 @@ def _plain(text: str) -> str:
 
 
 def _column(column: CrdColumn) -> dict[str, Any]:
-    found = {"name": column.name, "type": column.type, "jsonPath": column.path}
-    return found | {"priority": column.priority} if column.priority else found
+    printer_column = {"name": column.name, "type": column.type, "jsonPath": column.path}
+    return printer_column | {"priority": column.priority} if column.priority else printer_column
 
 
 def _node(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:

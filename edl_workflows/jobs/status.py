@@ -95,11 +95,11 @@ class JobStatus(Status):
         ends = {phase.condition: phase for phase in phases_of(type(self)) if phase.final}
         newest = next((c for c in reversed(self.conditions) if c.type in ends and c.status == "True"), None)
         if newest is not None:
-            found = {"phase": ends[newest.type], "reason": newest.reason, "message": newest.message}
-            self.__dict__ |= found
+            end_fields = {"phase": ends[newest.type], "reason": newest.reason, "message": newest.message}
+            self.__dict__ |= end_fields
             # The stored object does not have these fields yet. `stored` leaves them out, so that the
             # controller writes them.
-            self.__pydantic_fields_set__.difference_update(found)
+            self.__pydantic_fields_set__.difference_update(end_fields)
         return self
 
 
@@ -147,7 +147,11 @@ class PhaseVerdict:
 
 
 def update_conditions(
-    status: JobStatus, outcome: PhaseVerdict, created: Condition, now: datetime, beside: Collection[str] = ()
+    status: JobStatus,
+    outcome: PhaseVerdict,
+    created: Condition,
+    now: datetime,
+    other_true: Collection[str] = (),
 ) -> list[Condition]:
     """The conditions after `outcome`: the phase's is True, those of other phases turn False where they exist.
 
@@ -156,23 +160,23 @@ def update_conditions(
         outcome: what was decided.
         created: the condition that every job gets with its first decision.
         now: the time.
-        beside: types that stay True besides the phase's own.
+        other_true: types that stay True besides the phase's own.
     """
-    found: Sequence[Condition] = status.conditions
-    if all(condition.type != CREATED for condition in found):
-        found = set_condition(found, created, now)
+    conditions: Sequence[Condition] = status.conditions
+    if all(condition.type != CREATED for condition in conditions):
+        conditions = set_condition(conditions, created, now)
     phases = {phase.condition for phase in type(outcome.phase)}
-    for condition in found:
-        over = condition.type in phases - {CREATED, outcome.phase.condition, *beside}
+    for condition in conditions:
+        over = condition.type in phases - {CREATED, outcome.phase.condition, *other_true}
         if over and condition.status == "True":
             end = Condition(type=condition.type, status="False", reason=outcome.reason)
-            found = set_condition(found, end, now)
+            conditions = set_condition(conditions, end, now)
     if outcome.phase.condition == CREATED:
-        return list(found)
+        return list(conditions)
     new = Condition(
         type=outcome.phase.condition, status="True", reason=outcome.reason, message=outcome.message
     )
-    return set_condition(found, new, now)
+    return set_condition(conditions, new, now)
 
 
 def phase_event(

@@ -138,12 +138,12 @@ class JobsNamespace:
 
     def decide(self, kind: str, name: str) -> Actions:
         """Decide about an object as the controller's loop does: again after each create that failed."""
-        row, manifest = kinds.kind_of(kind), self.objects[kind, name]
+        job_kind, manifest = kinds.kind_of(kind), self.objects[kind, name]
         if self.settings.network_policies:
-            row = row.isolated()
-        observed = self.observe(row, manifest)
+            job_kind = job_kind.isolated()
+        observed = self.observe(job_kind, manifest)
         for _ in range(MAX_ROUNDS):
-            actions = row.decide(copy.deepcopy(manifest), observed)
+            actions = job_kind.decide(copy.deepcopy(manifest), observed)
             again = self._after_creations(actions, observed)
             if again is None:
                 return actions
@@ -151,8 +151,8 @@ class JobsNamespace:
         raise AssertionError(f"{kind} {name} wants to create for ever what can't be")
 
     def _after_creations(self, actions: Actions, observed: Observed) -> Observed | None:
-        for wanted in actions.create:
-            key = (wanted["kind"], wanted["metadata"]["name"])
+        for manifest in actions.create:
+            key = (manifest["kind"], manifest["metadata"]["name"])
             if key in self.objects:
                 objects = dict(observed.objects)
                 objects[key[0]] = [*objects.get(key[0], ()), copy.deepcopy(self.objects[key])]
@@ -186,7 +186,7 @@ class JobsNamespace:
             Whether anything was done.
         """
         busy = False
-        ours = [key for key in self.objects if key[0] in {row.name for row in kinds.KINDS}]
+        ours = [key for key in self.objects if key[0] in {job_kind.name for job_kind in kinds.KINDS}]
         for kind, name in ours:
             if (kind, name) in self.objects:
                 actions = self.decide(kind, name)

@@ -20,8 +20,8 @@ def checked_traceparent(text: str) -> str:
 
 def trace_id_of(traceparent: str) -> str:
     """The id of the trace: 32 hexadecimal digits; "" if the text is no ``traceparent``."""
-    found = _TRACEPARENT.fullmatch(traceparent)
-    return found.group(1) if found else ""
+    match = _TRACEPARENT.fullmatch(traceparent)
+    return match.group(1) if match else ""
 
 
 def traceparent_of(trace_id: str, subject: str) -> str:

@@ -56,8 +56,10 @@ def _nested_too_deep(value: object) -> bool:
     for _ in range(MAX_LEVELS):
         level = [
             below
-            for one in level
-            for below in (one.values() if isinstance(one, Mapping) else one if isinstance(one, list) else ())
+            for parent in level
+            for below in (
+                parent.values() if isinstance(parent, Mapping) else parent if isinstance(parent, list) else ()
+            )
         ]
         if not level:
             return False
@@ -113,7 +115,8 @@ def _containers(spec: Mapping[str, Any], field: str, required: Sequence[str]) ->
 def _are_named(values: Any) -> bool:
     """Whether these are a list of maps, each with a name."""
     return isinstance(values, list) and all(
-        isinstance(one, Mapping) and isinstance(one.get("name"), str) and one["name"] for one in values
+        isinstance(element, Mapping) and isinstance(element.get("name"), str) and element["name"]
+        for element in values
     )
 
 
@@ -132,10 +135,10 @@ def _container(container: Mapping[str, Any], required: Sequence[str]) -> Iterato
 
 def _are_ports(values: Any) -> bool:
     return isinstance(values, list) and all(
-        isinstance(one, Mapping)
-        and isinstance(port := one.get("containerPort"), int)
+        isinstance(element, Mapping)
+        and isinstance(port := element.get("containerPort"), int)
         and 1 <= port <= MAX_PORT
-        for one in values
+        for element in values
     )
 
 

@@ -199,7 +199,7 @@ def _has_default_kubeconfig() -> bool:
 
 def _check_exists(file: str) -> None:
     """Raise if none of the files is there; $KUBECONFIG may list several."""
-    if not any(Path(one).expanduser().exists() for one in file.split(os.pathsep) if one):
+    if not any(Path(path).expanduser().exists() for path in file.split(os.pathsep) if path):
         raise InvalidError(
             f"cannot read the kubeconfig {file}: there is no such file; name another with --kubeconfig or "
             f"$KUBECONFIG, or run `edl local up`: {_LOCAL_UP}"

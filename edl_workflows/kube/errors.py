@@ -32,11 +32,11 @@ class ExpiredError(UnavailableError):
 
 
 @contextmanager
-def mapping_errors(what: str, server: str = "") -> Iterator[None]:
+def mapping_errors(action: str, server: str = "") -> Iterator[None]:
     """Map the exceptions that a block raises.
 
     Args:
-        what: what the block does, such as ``create ElasticJob default/mnist``.
+        action: what the block does, such as ``create ElasticJob default/mnist``.
         server: its address, for errors of the connection.
 
     Raises:
@@ -47,18 +47,18 @@ def mapping_errors(what: str, server: str = "") -> Iterator[None]:
     except EdlError:
         raise
     except Exception as error:
-        ours = map_error(error, what, server)
+        ours = map_error(error, action, server)
         if ours is None:
             raise
         raise ours from error
 
 
-def map_error(error: Exception, what: str, server: str = "") -> EdlError | None:
+def map_error(error: Exception, action: str, server: str = "") -> EdlError | None:
     """Our error for an exception of the client; None if the exception is not one of the client's.
 
     Args:
         error: what the client raised.
-        what: what was asked, as ``create ElasticJob default/mnist``.
+        action: what was requested, as ``create ElasticJob default/mnist``.
         server: its address, for errors of the connection.
     """
     import urllib3.exceptions
@@ -68,36 +68,38 @@ def map_error(error: Exception, what: str, server: str = "") -> EdlError | None:
     where = f" {server}" if server else ""
     match error:
         case ApiException():
-            return _of_api_exception(error, what)
+            return _of_api_exception(error, action)
         case OpenApiException():
-            return InvalidError(f"cannot {what}: {error}; correct the call")
+            return InvalidError(f"cannot {action}: {error}; correct the call")
         case ConfigException():
             return InvalidError(
-                f"cannot {what}: {_first_line(error)}; check the file, or name another with --kubeconfig and "
-                "--context"
+                f"cannot {action}: {_first_line(error)}; check the file, or name another with --kubeconfig "
+                "and --context"
             )
         case urllib3.exceptions.LocationValueError() | urllib3.exceptions.ProxySchemeUnsupported():
             return InvalidError(
-                f"cannot {what}: the server's or the proxy's address is malformed ({error}); correct the "
+                f"cannot {action}: the server's or the proxy's address is malformed ({error}); correct the "
                 "kubeconfig"
             )
         case urllib3.exceptions.HTTPError() | urllib3.exceptions.HTTPWarning() | HTTPException():
             return UnavailableError(
-                f"cannot {what}: {_connection_cause(error)}; check that the API server{where} runs and can "
+                f"cannot {action}: {_connection_cause(error)}; check that the API server{where} runs and can "
                 f"be reached{_LOCAL_ADVICE if server.startswith(_LOOPBACK) else ''}"
             )
         case json.JSONDecodeError() | UnicodeDecodeError():
             return UnavailableError(
-                f"cannot {what}: the answer is not JSON ({error}); is there a proxy before the API server?"
+                f"cannot {action}: the answer is not JSON ({error}); is there a proxy before the API server?"
             )
         case OSError():
-            return UnavailableError(f"cannot {what}: {error}; check the connection to the API server{where}")
+            return UnavailableError(
+                f"cannot {action}: {error}; check the connection to the API server{where}"
+            )
     return None
 
 
-def of_status(status: Mapping[str, Any], what: str) -> EdlError:
+def of_status(status: Mapping[str, Any], action: str) -> EdlError:
     """Our error for a ``metav1.Status`` that says Failure, as a watch delivers it."""
-    return _of_code(int(status.get("code") or 500), status, what)
+    return _of_code(int(status.get("code") or 500), status, action)
 
 
 def parse_status(body: Any) -> dict[str, Any]:
@@ -112,20 +114,20 @@ def parse_status(body: Any) -> dict[str, Any]:
     return {"message": text[:500].strip()}
 
 
-def _of_api_exception(error: Any, what: str) -> EdlError:
+def _of_api_exception(error: Any, action: str) -> EdlError:
     if not error.status:  # the client wraps a failed TLS handshake in an ApiException with status 0
         return UnavailableError(
-            f"cannot {what}: {str(error.reason).strip()}; check the server's certificate and the "
+            f"cannot {action}: {str(error.reason).strip()}; check the server's certificate and the "
             "kubeconfig's CA"
         )
     status = parse_status(error.body)
     status["message"] = status.get("message") or str(error.reason or "")
-    return _of_code(int(error.status), status, what)
+    return _of_code(int(error.status), status, action)
 
 
-def _of_code(code: int, status: Mapping[str, Any], what: str) -> EdlError:
+def _of_code(code: int, status: Mapping[str, Any], action: str) -> EdlError:
     message = str(status.get("message") or "").strip().rstrip(".") or "no reason given"
-    prefix = f"cannot {what}: {message} ({code})"
+    prefix = f"cannot {action}: {message} ({code})"
     match code:
         case 401:
             return ForbiddenError(f"{prefix}; the credentials are missing or expired: renew them")
@@ -138,7 +140,7 @@ def _of_code(code: int, status: Mapping[str, Any], what: str) -> EdlError:
         case 410:
             return ExpiredError(f"{prefix}; list anew")
         case 422 if problems := _problems(status):
-            return ManifestError(f"cannot {what}", problems)
+            return ManifestError(f"cannot {action}", problems)
         case 408 | 429:
             return UnavailableError(f"{prefix}; the server is busy: try again later")
         case _ if code >= 500:

@@ -39,7 +39,7 @@ class EventNote:
 
 
 @dataclass
-class _Told:
+class _RememberedEvent:
     name: str
     count: int
     written: dt.datetime
@@ -57,7 +57,7 @@ class Recorder:
         self._cluster = cluster
         self._component = component
         self._lock = threading.Lock()
-        self._told: OrderedDict[str, _Told] = OrderedDict()
+        self._events: OrderedDict[str, _RememberedEvent] = OrderedDict()
 
     def record(self, obj: Mapping[str, Any], note: EventNote, now: dt.datetime) -> None:
         """Write an Event about `obj`, or increment the count of an equal one. Equal Events cause at most one
@@ -68,21 +68,21 @@ class Recorder:
         """
         name = _name(obj, note)
         with self._lock:
-            told = self._told.get(name)
-            if told is not None:
-                told.count += 1
-                self._told.move_to_end(name)
-                if (now - told.written).total_seconds() < MIN_INTERVAL:
+            event = self._events.get(name)
+            if event is not None:
+                event.count += 1
+                self._events.move_to_end(name)
+                if (now - event.written).total_seconds() < MIN_INTERVAL:
                     return
-                told.written = now
-        if told is not None and self._count_up(obj, told, now):
+                event.written = now
+        if event is not None and self._count_up(obj, event, now):
             return
         self._create(obj, note, name, now)
 
-    def _count_up(self, obj: Mapping[str, Any], told: _Told, now: dt.datetime) -> bool:
-        body = {"count": told.count, "lastTimestamp": _time(now)}
+    def _count_up(self, obj: Mapping[str, Any], event: _RememberedEvent, now: dt.datetime) -> bool:
+        body = {"count": event.count, "lastTimestamp": _time(now)}
         try:
-            client.patch(self._cluster, EVENTS, told.name, body, _namespace(obj))
+            client.patch(self._cluster, EVENTS, event.name, body, _namespace(obj))
         except NotFoundError:  # events live for an hour
             return False
         return True
@@ -93,14 +93,14 @@ class Recorder:
             client.create(self._cluster, manifest)
             count = 1
         except AlreadyExistsError:  # an earlier process wrote it
-            there = client.find(self._cluster, EVENTS, name, _namespace(obj)) or {}
-            count = int(there.get("count") or 1) + 1
+            existing = client.find(self._cluster, EVENTS, name, _namespace(obj)) or {}
+            count = int(existing.get("count") or 1) + 1
             body = {"count": count, "lastTimestamp": _time(now)}
             client.patch(self._cluster, EVENTS, name, body, _namespace(obj))
         with self._lock:
-            self._told[name] = _Told(name, count, now)
-            while len(self._told) > MEMORY:
-                self._told.popitem(last=False)
+            self._events[name] = _RememberedEvent(name, count, now)
+            while len(self._events) > MEMORY:
+                self._events.popitem(last=False)
 
 
 def of_object(cluster: Cluster, obj: Mapping[str, Any]) -> list[Object]:

@@ -96,7 +96,7 @@ class Informer:
             self._thread.join(join_seconds)
 
     def wait_synced(self, seconds: float) -> bool:
-        """Wait for the first LIST. Returns False on time-out; `last_error` then has the cause."""
+        """Wait for the first LIST. Return False on time-out; `last_error` then has the cause."""
         return self._synced.wait(seconds)
 
     def put(self, obj: Object) -> None:

@@ -71,18 +71,20 @@ def shorten_line(text: str) -> str:
     return text if len(text) <= MAX_LINE else text[:MAX_LINE] + "…"
 
 
-def skip_known(lines: Iterator[str], known: LogPosition) -> Iterator[LogLine]:
+def skip_read_lines(lines: Iterator[str], last_position: LogPosition) -> Iterator[LogLine]:
     """The lines after a position.
 
     Args:
         lines: lines from the position's second on, as the server sent them, each with its time.
-        known: the newest line that was read before.
+        last_position: the newest line that was read before.
     """
     position = LogPosition()
     for raw in lines:
         line = read_line(raw, position)
         position = line.position
-        if position.time > known.time or (position.time == known.time and position.count > known.count):
+        if position.time > last_position.time or (
+            position.time == last_position.time and position.count > last_position.count
+        ):
             yield line
 
 
@@ -94,7 +96,7 @@ class LogStream:
         pod: name of the pod.
         namespace: of the pod.
         container: name of the container.
-        known: the newest line that was read before.
+        position: the newest line that was read before.
         tail_lines: if no line was read before, the number of last lines to begin with; None for all lines.
     """
 
@@ -104,20 +106,20 @@ class LogStream:
         pod: str,
         namespace: str,
         container: str,
-        known: LogPosition,
+        position: LogPosition,
         tail_lines: int | None = None,
     ) -> None:
-        options = LogOptions(container, since_time=known.since, timestamps=True)
-        self._options = options if known.time else replace(options, tail_lines=tail_lines)
+        options = LogOptions(container, since_time=position.since, timestamps=True)
+        self._options = options if position.time else replace(options, tail_lines=tail_lines)
         self._cluster = cluster
         self._pod = pod
         self._namespace = namespace
-        self._known = known
+        self._position = position
         self._response: Any = None
         self._closed = threading.Event()
 
     def __iter__(self) -> Iterator[LogLine]:
-        """The lines after the known position, until the container or the connection ends.
+        """The lines after the position, until the container or the connection ends.
 
         Raises:
             NotFoundError: there is no such pod.
@@ -130,10 +132,10 @@ class LogStream:
         try:
             if self._closed.is_set():
                 return
-            with errors.mapping_errors(request.what, self._cluster.server):
+            with errors.mapping_errors(request.action, self._cluster.server):
                 received = transport.lines(response, _MAX_BYTES)
                 raw = (line.decode("utf-8", "replace") for line in received if line)
-                yield from skip_known(raw, self._known)
+                yield from skip_read_lines(raw, self._position)
         except EdlError:
             if not self._closed.is_set():  # reads of a closed stream fail; that is what closing means
                 raise

@@ -78,7 +78,7 @@ def read_end(cluster: Cluster, pod: str, namespace: str, options: LogOptions, mo
     response = transport.open_stream(cluster, request)
     kept = bytearray()
     try:
-        with errors.mapping_errors(request.what, cluster.server):
+        with errors.mapping_errors(request.action, cluster.server):
             for chunk in response.stream(65536, decode_content=True):
                 kept += chunk
                 del kept[:-most]
@@ -100,7 +100,7 @@ def follow(
     request = request_of(pod, namespace or cluster.namespace, options, follow=True)
     response = transport.open_stream(cluster, request)
     try:
-        with errors.mapping_errors(request.what, cluster.server):
+        with errors.mapping_errors(request.action, cluster.server):
             for line in transport.lines(response):
                 yield line.decode("utf-8", "replace")
     finally:

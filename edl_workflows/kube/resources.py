@@ -31,12 +31,12 @@ __all__ = [
     "CRDS",
     "ELASTIC_JOBS",
     "EVENTS",
-    "KNOWN",
     "LEASES",
     "NAMESPACES",
     "NETWORK_POLICIES",
     "NODES",
     "PODS",
+    "RESOURCES",
     "ROLES",
     "ROLE_BINDINGS",
     "SCALE_PLANS",
@@ -59,14 +59,14 @@ ALL_NAMESPACES = ""
 Object = dict[str, Any]
 """An object, as in its manifest. Objects returned by a cache must not be changed."""
 
-KNOWN = (
+RESOURCES = (
     NAMESPACES, NODES, PODS, SERVICES, CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, EVENTS, LEASES, ROLES,
     ROLE_BINDINGS,
     CRDS, ELASTIC_JOBS, SCALE_PLANS, POD_GROUPS, NETWORK_POLICIES,
 )  # fmt: skip
 """Resources that callers of this layer use; `of_kind` also knows the registered job kinds."""
 
-_BY_KIND = {(resource.api_version, resource.kind): resource for resource in KNOWN}
+_BY_KIND = {(resource.api_version, resource.kind): resource for resource in RESOURCES}
 
 
 def of_manifest(manifest: Mapping[str, Any]) -> ApiResource:
@@ -95,12 +95,12 @@ def _of_job_kinds(api_version: str, kind: str) -> ApiResource | None:
     and callers that only need pods should not wait for it."""
     from edl_workflows.jobs.kinds import KINDS
 
-    for row in KINDS:
-        api = row.source.api
-        for version in (api.version, *row.crd.also_served):
-            found = replace(api, version=version)
-            if (found.api_version, found.kind) == (api_version, kind):
-                return found
+    for job_kind in KINDS:
+        api = job_kind.source.api
+        for version in (api.version, *job_kind.crd.also_served):
+            resource = replace(api, version=version)
+            if (resource.api_version, resource.kind) == (api_version, kind):
+                return resource
     return None
 
 

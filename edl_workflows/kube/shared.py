@@ -52,7 +52,7 @@ class _Watch:
     users: int = 0
     waiters: dict[ObjectKey, set[_Waiter]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    told: bool = False
+    list_delivered: bool = False
 
     def add(self, waiter: _Waiter) -> None:
         with self.lock:
@@ -67,25 +67,25 @@ class _Watch:
             if not same:
                 self.waiters.pop(waiter.key, None)
 
-    def tell_change(self, change: ObjectChange) -> None:
+    def deliver_change(self, change: ObjectChange) -> None:
         if not self.informer.synced:
-            return  # `tell_list` reports all states when the list is complete
+            return  # `deliver_list` reports all states when the list is complete
         state = None if change.type is EventType.DELETED else change.object
         with self.lock:
             for waiter in self.waiters.get(change.key, ()):
                 waiter.deliver(state)
 
-    def tell_list(self) -> None:
+    def deliver_list(self) -> None:
         with self.lock:
-            if self.told:
+            if self.list_delivered:
                 return  # differences of later lists were reported as changes
-            self.told = True
+            self.list_delivered = True
             for key, waiters in self.waiters.items():
                 state = self.informer.cache.get(key)
                 for waiter in waiters:
                     waiter.deliver(state)
 
-    def tell_error(self, error: EdlError, failures: int) -> None:
+    def deliver_error(self, error: EdlError, failures: int) -> None:
         patience = LONG_PATIENCE if self.informer.synced else PATIENCE
         if failures < patience or isinstance(error, UnavailableError):
             return
@@ -225,9 +225,9 @@ class SharedWatches:
             watch = self._watches.get((source, scope))
             if watch is None:
                 watch = self._watches[source, scope] = _Watch(Informer(source, scope))
-                watch.informer.on_change(watch.tell_change)
-                watch.informer.on_sync(watch.tell_list)
-                watch.informer.on_error(watch.tell_error)
+                watch.informer.on_change(watch.deliver_change)
+                watch.informer.on_sync(watch.deliver_list)
+                watch.informer.on_error(watch.deliver_error)
                 watch.informer.start()
             watch.users += 1
             return watch

@@ -29,7 +29,7 @@ class ApiRequest:
         verb: get, list, watch, create, update, patch or delete; for metrics and for the HTTP method.
         plural: resource's path segment; for metrics.
         path: URL path.
-        what: the request in words, as ``create ElasticJob default/mnist``; begins each error message.
+        action: the request in words, as ``create ElasticJob default/mnist``; begins each error message.
         query: query parameters.
         body: JSON body.
         content_type: the body's.
@@ -40,7 +40,7 @@ class ApiRequest:
     verb: str
     plural: str
     path: str
-    what: str
+    action: str
     query: tuple[tuple[str, str], ...] = ()
     body: Any = None
     content_type: str = JSON
@@ -72,7 +72,7 @@ def send_for_text(cluster: Cluster, request: ApiRequest) -> str:
 
 def open_stream(cluster: Cluster, request: ApiRequest) -> Any:
     """Send once, and return the open ``urllib3.HTTPResponse``; the caller reads and closes it."""
-    with errors.mapping_errors(request.what, cluster.server):
+    with errors.mapping_errors(request.action, cluster.server):
         return _send_once(cluster, request)
 
 
@@ -80,7 +80,7 @@ def _retried(cluster: Cluster, request: ApiRequest, once: Callable[[], Any]) -> 
     def on(error: Exception) -> bool | float:
         return retry_after(error, idempotent=request.idempotent)
 
-    with errors.mapping_errors(request.what, cluster.server):
+    with errors.mapping_errors(request.action, cluster.server):
         for attempt in stamina.retry_context(
             on=on,
             attempts=cluster.policy.attempts,

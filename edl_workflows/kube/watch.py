@@ -74,10 +74,10 @@ class WatchStream:
         try:
             if self._closed:
                 return
-            with errors.mapping_errors(request.what, self._cluster.server):
+            with errors.mapping_errors(request.action, self._cluster.server):
                 for line in transport.lines(response):
                     if line:
-                        yield _parse(line, request.what)
+                        yield _parse(line, request.action)
         except EdlError:
             if not self._closed:  # reads of a closed watch fail; that is what closing means
                 raise
@@ -110,15 +110,15 @@ class WatchStream:
         )
 
 
-def _parse(line: bytes, what: str) -> StreamedEvent:
+def _parse(line: bytes, action: str) -> StreamedEvent:
     try:
         event = json.loads(line)
         if event["type"] == "ERROR":
-            raise errors.of_status(event["object"], what)
+            raise errors.of_status(event["object"], action)
         version = event["object"]["metadata"]["resourceVersion"]
         return StreamedEvent(EventType(event["type"]), event["object"], version)
     except (ValueError, KeyError, TypeError) as error:
         text = line[:200].decode("utf-8", "replace")
         raise UnavailableError(
-            f"cannot {what}: the server sent no event but {text!r}; watching anew"
+            f"cannot {action}: the server sent no event but {text!r}; watching anew"
         ) from error

@@ -122,7 +122,7 @@ class _Parts:
     scheduler: Scheduler
     endpoints: EndpointsWriter
 
-    async def take_over(self) -> None:
+    async def adopt_state(self) -> None:
         """Read the current state, adopt running pods, and subscribe each component to changes."""
         self.pods.listen(lambda _key: self.network.touch())
         self.services.listen(lambda _key: self.network.touch())
@@ -186,7 +186,7 @@ async def _serving(
     job_kinds.install(server.client)
     parts = _build(options, access, server)
     server.logs = parts.runner.logs
-    await parts.take_over()
+    await parts.adopt_state()
     http = serving.ApiHttpServer(build_app(server), access, port, server.registry.store)
     work = [*parts.work(), _follow_node(server, parts.scheduler, options), _sweep(server)]
     async with _background(http, work) as failed:
@@ -203,7 +203,7 @@ async def _background(
 ) -> "AsyncIterator[asyncio.Future[None]]":
     """Run all components. The API server ends last."""
     serving_task = asyncio.create_task(http.serve(), name="api server")
-    tasks = [asyncio.create_task(one) for one in work]
+    tasks = [asyncio.create_task(coroutine) for coroutine in work]
     failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     for task in [serving_task, *tasks]:
         task.add_done_callback(functools.partial(_report, failed))

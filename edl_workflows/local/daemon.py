@@ -101,8 +101,8 @@ def up(start: DaemonStart) -> tuple[Daemon, bool]:
     Raises:
         UnavailableError: it ended or was not ready in time. The message contains the end of its log.
     """
-    if (found := find(start.folder)) is not None:
-        return found, False
+    if (daemon := find(start.folder)) is not None:
+        return daemon, False
     start.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = log_file(start.folder)
     with log.open("ab") as out:
@@ -110,16 +110,16 @@ def up(start: DaemonStart) -> tuple[Daemon, bool]:
         child = _spawn(start.command(), out.fileno())
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        if (found := find(start.folder)) is not None:
+        if (daemon := find(start.folder)) is not None:
             # If two calls race, only one daemon gets the lock; the other one has ended.
-            return found, found.pid == child
+            return daemon, daemon.pid == child
         if not _runs(child) and lock_holder(start.folder / LOCK_FILE) is None:
             break
         time.sleep(_POLL_SECONDS)
     else:
         psutil.Process(child).terminate()
-    said = log.read_bytes()[began:].decode(errors="replace").strip()
-    raise UnavailableError(f"the cluster did not start; {log} says: {said[-2000:] or '(nothing)'}")
+    log_text = log.read_bytes()[began:].decode(errors="replace").strip()
+    raise UnavailableError(f"the cluster did not start; {log} says: {log_text[-2000:] or '(nothing)'}")
 
 
 def _spawn(command: list[str], out: int) -> int:
@@ -146,13 +146,13 @@ def down(folder: Path, *, seconds: float) -> bool:
         folder: folder with its state, which is kept.
         seconds: time after which the daemon is killed.
     """
-    found = lock_holder(folder / LOCK_FILE)  # also finds a daemon that is still starting
-    if found is not None:
-        _stop(found, seconds)
+    pid = lock_holder(folder / LOCK_FILE)  # also finds a daemon that is still starting
+    if pid is not None:
+        _stop(pid, seconds)
     left = sum(processes.kill_marked(mark) for mark in _marks(folder))
     remove_unused_programs()
     (folder / RECORD_FILE).unlink(missing_ok=True)
-    return found is not None or left > 0
+    return pid is not None or left > 0
 
 
 def _stop(pid: int, seconds: float) -> None:
@@ -176,7 +176,7 @@ def _marks(folder: Path) -> Iterator[str]:
 def pod_uids(folder: Path) -> list[str]:
     """Uids of the pods that have a folder."""
     pods = folder / "pods"
-    return [one.name for one in pods.iterdir()] if pods.is_dir() else []
+    return [path.name for path in pods.iterdir()] if pods.is_dir() else []
 
 
 def delete(folder: Path) -> None:

@@ -37,8 +37,10 @@ def endpoint_subsets(service: Service, pods: Iterable[Pod]) -> list[Object]:
             or not pod.status.get("podIP")
         ):
             continue
-        found = ((port.name, target_port(pod, port), port.protocol) for port in service.spec.ports)
-        ports = tuple((name, number, protocol) for name, number, protocol in found if number is not None)
+        target_ports = ((port.name, target_port(pod, port), port.protocol) for port in service.spec.ports)
+        ports = tuple(
+            (name, number, protocol) for name, number, protocol in target_ports if number is not None
+        )
         ready = pod.ready or service.spec.publish_not_ready_addresses
         groups[ports].setdefault("addresses" if ready else "notReadyAddresses", []).append(_address(pod))
     return [
@@ -90,9 +92,9 @@ class EndpointsWriter:
         """Queue the Services that select the pod, and those that selected it before the change."""
         pod = self._pods.objects.get(key)
         services = self._selection.selecting(pod) if pod else []
-        keys = {f"{one.metadata.namespace}/{one.metadata.name}" for one in services}
-        for service in keys | self._behind.pop(key, set()):
-            self._touch(service)
+        keys = {f"{service.metadata.namespace}/{service.metadata.name}" for service in services}
+        for service_key in keys | self._behind.pop(key, set()):
+            self._touch(service_key)
         if keys:
             self._behind[key] = keys
 
@@ -118,13 +120,13 @@ class EndpointsWriter:
         except Exception:  # noqa: BLE001 - an error of one Service must not end the cluster
             _log.exception("endpoints not written", service=key)
 
-    def _write(self, service: Service, wanted: list[Object]) -> None:
+    def _write(self, service: Service, subsets: list[Object]) -> None:
         meta = service.metadata
-        found = self._client.find("endpoints", meta.name, meta.namespace)
-        if found is None:
+        endpoints = self._client.find("endpoints", meta.name, meta.namespace)
+        if endpoints is None:
             # The garbage collector deletes them with their Service.
             owner = {"apiVersion": "v1", "kind": "Service", "name": meta.name, "uid": meta.uid}
             place = {"name": meta.name, "namespace": meta.namespace, "ownerReferences": [owner]}
-            self._client.create("endpoints", {"metadata": place, "subsets": wanted})
-        elif (found.get("subsets") or []) != wanted:
-            self._client.update("endpoints", {**found, "subsets": wanted})
+            self._client.create("endpoints", {"metadata": place, "subsets": subsets})
+        elif (endpoints.get("subsets") or []) != subsets:
+            self._client.update("endpoints", {**endpoints, "subsets": subsets})

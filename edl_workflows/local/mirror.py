@@ -54,19 +54,19 @@ class Mirror(Generic[T]):
         while True:
             try:
                 async for kind, obj in self._client.watch(self._resource, since=self.relist()):
-                    self._take(kind, obj)
+                    self._apply(kind, obj)
             except ApiError as error:
                 if error.code != _EXPIRED:
                     raise
 
-    def take(self, obj: Object) -> None:
+    def record_write(self, obj: Object) -> None:
         """Store the result of a write by the caller, before the watch reports it."""
-        self._take("", obj)
+        self._apply("", obj)
 
-    def _take(self, kind: str, obj: Object) -> None:
+    def _apply(self, kind: str, obj: Object) -> None:
         key = _key(obj)
         if _version(obj) <= self._versions.get(key, 0):
-            return  # the watch reports an older version than the one that `take` stored
+            return  # the watch reports an older version than the one that `record_write` stored
         if kind == DELETED:
             self.objects.pop(key, None)
             self._versions.pop(key, None)

@@ -65,10 +65,10 @@ def observe_node(client: LocalClient) -> SchedulerNode | None:
 
 def _readable(quantities: Mapping[str, str]) -> Amounts:
     """The valid quantities. An older version may have stored invalid ones, which are left out."""
-    found: dict[str, int] = {}
+    amounts: dict[str, int] = {}
     for name, text in quantities.items():
         try:
-            found |= Amounts.parse({name: str(text)}).values
+            amounts |= Amounts.parse({name: str(text)}).values
         except ValueError as error:
             _log.warning("resource of the node ignored", resource=name, reason=str(error))
-    return Amounts(found)
+    return Amounts(amounts)

@@ -60,8 +60,8 @@ def read_overview(daemon: Daemon) -> Overview:
     """
     cluster = Cluster.from_kubeconfig(daemon.kubeconfig)
     node = client.get(cluster, NODES, NODE_NAME)
-    found = client.list_objects(cluster, Scope(PODS, ALL_NAMESPACES))
-    pods = [Pod.model_validate(obj) for obj in found.items]
+    pod_list = client.list_objects(cluster, Scope(PODS, ALL_NAMESPACES))
+    pods = [Pod.model_validate(obj) for obj in pod_list.items]
     requested = Amounts()
     for pod in pods:
         if pod.spec.node_name and not pod.finished:
@@ -77,16 +77,18 @@ def read_overview(daemon: Daemon) -> Overview:
 
 def _line(pod: Pod) -> PodLine:
     statuses: list[dict[str, Any]] = pod.status.get("containerStatuses") or []
-    conditions = {one["type"]: one for one in pod.status.get("conditions") or []}
+    conditions = {condition["type"]: condition for condition in pod.status.get("conditions") or []}
     unscheduled = conditions.get("PodScheduled", {})
-    waiting = (one["state"].get("waiting", {}).get("reason", "") for one in statuses if one.get("state"))
+    waiting = (
+        status["state"].get("waiting", {}).get("reason", "") for status in statuses if status.get("state")
+    )
     reason = pod.status.get("reason") or unscheduled.get("reason") or next(filter(None, waiting), "")
     return PodLine(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
         phase=pod.phase,
         reason=reason,
-        ready=sum(bool(one.get("ready")) for one in statuses),
+        ready=sum(bool(status.get("ready")) for status in statuses),
         containers=len(pod.spec.containers),
-        restarts=sum(int(one.get("restartCount", 0)) for one in statuses),
+        restarts=sum(int(status.get("restartCount", 0)) for status in statuses),
     )

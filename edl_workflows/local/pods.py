@@ -265,24 +265,27 @@ class Pod(PodPart):
     @property
     def ready(self) -> bool:
         conditions = self.status.get("conditions") or ()
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+        return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def config_references(pod: Pod) -> frozenset[str]:
     """The names of the ConfigMaps and Secrets in a pod's variables and volumes."""
-    found: list[str] = []
+    names: list[str] = []
     for container in pod.spec.all_containers:
         for source in container.env_from:
-            found += [one.name for one in (source.config_map_ref, source.secret_ref) if one]
+            names += [reference.name for reference in (source.config_map_ref, source.secret_ref) if reference]
         values = [variable.value_from for variable in container.env if variable.value_from]
-        found += [
-            one.name for value in values for one in (value.config_map_key_ref, value.secret_key_ref) if one
+        names += [
+            reference.name
+            for value in values
+            for reference in (value.config_map_key_ref, value.secret_key_ref)
+            if reference
         ]
     for volume in pod.spec.volumes:
         for source in [volume, *((volume.get("projected") or {}).get("sources") or [])]:
             config, secret = source.get("configMap") or {}, source.get("secret") or {}
-            found += [config.get("name", ""), secret.get("secretName") or secret.get("name", "")]
-    return frozenset(filter(None, found))
+            names += [config.get("name", ""), secret.get("secretName") or secret.get("name", "")]
+    return frozenset(filter(None, names))
 
 
 class ServicePort(PodPart):
@@ -325,6 +328,9 @@ def named_port(containers: list[Container], port: int | str) -> int | None:
     if isinstance(port, int) or _NUMBER.match(port):
         return int(port)
     named: Mapping[str, int] = {
-        one.name: one.container_port for c in containers for one in c.ports if one.name
+        declared_port.name: declared_port.container_port
+        for c in containers
+        for declared_port in c.ports
+        if declared_port.name
     }
     return named.get(port)

@@ -46,8 +46,10 @@ class ServiceSelection:
                 self._pods.setdefault(place, {})[key] = pod
 
     def selecting(self, pod: Pod) -> list[Service]:
-        found = [one for item in _items(pod.metadata) for one in self._services.get(item, {}).values()]
-        return [service for service in found if service.selects(pod)]
+        services = [
+            service for item in _items(pod.metadata) for service in self._services.get(item, {}).values()
+        ]
+        return [service for service in services if service.selects(pod)]
 
     def behind(self, service: Service) -> list[Pod]:
         """The pods that a Service selects."""

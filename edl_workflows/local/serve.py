@@ -40,7 +40,10 @@ async def serve_cluster(options: ClusterOptions, *, controller: bool, di_server:
     async with running_cluster(options) as cluster:
         await asyncio.to_thread(processes.kill_marked, controller_mark(options.folder))
         url = _di_server_url(options.folder) if di_server else ""
-        kept = [asyncio.create_task(one) for one in _children(options.folder, url, controller=controller)]
+        kept = [
+            asyncio.create_task(coroutine)
+            for coroutine in _children(options.folder, url, controller=controller)
+        ]
         daemon = Daemon(
             pid=os.getpid(),
             url=cluster.access.url,
@@ -67,8 +70,8 @@ def _di_server_url(folder: Path) -> str:
 def _children(folder: Path, di_server_url: str, *, controller: bool) -> Iterator[Coroutine[Any, Any, None]]:
     """Coroutines that run the controller and the DI server, if requested."""
     if controller:
-        told = ["--di-server-url", di_server_url] if di_server_url else []
-        yield _keep(folder, "controller", ["--no-leader-elect", *told])
+        di_server_arguments = ["--di-server-url", di_server_url] if di_server_url else []
+        yield _keep(folder, "controller", ["--no-leader-elect", *di_server_arguments])
     if di_server_url:
         yield _keep(folder, "di-server", ["--port", di_server_url.rpartition(":")[2]])
 

@@ -75,11 +75,11 @@ class LocalCluster:
 
     def kill(self) -> None:
         """Kill the cluster's process with SIGKILL, like a crash. Processes of pods continue."""
-        found = daemon.find(self.folder)
-        if found is None:
+        cluster_daemon = daemon.find(self.folder)
+        if cluster_daemon is None:
             raise UnavailableError(f"no cluster runs in {self.folder}")
-        os.kill(found.pid, signal.SIGKILL)
-        _await_end(found.pid)
+        os.kill(cluster_daemon.pid, signal.SIGKILL)
+        _await_end(cluster_daemon.pid)
 
     def down(self) -> None:
         """Stop the cluster and all its pods."""
@@ -97,23 +97,25 @@ def servers(folder: Path) -> dict[str, bool]:
     Args:
         folder: folder of the cluster's state.
     """
-    found: dict[str, bool] = {}
+    tcp_servers: dict[str, bool] = {}
     for uid in daemon.pod_uids(folder):
         for process in processes.marked_processes(uid):
             with contextlib.suppress(psutil.Error, OSError):  # it has just ended
-                found |= _servers_of(process)
-    return found
+                tcp_servers |= _servers_of(process)
+    return tcp_servers
 
 
 def _servers_of(process: psutil.Process) -> dict[str, bool]:
-    found = {}
-    for one in process.net_connections("tcp"):
-        if one.status == psutil.CONN_LISTEN:
-            private = ipaddress.ip_address(one.laddr.ip).is_loopback
-            with listening.socket_of(process.pid, one.fd) as server:
+    tcp_servers = {}
+    for connection in process.net_connections("tcp"):
+        if connection.status == psutil.CONN_LISTEN:
+            private = ipaddress.ip_address(connection.laddr.ip).is_loopback
+            with listening.socket_of(process.pid, connection.fd) as server:
                 tied = server is not None and listening.on_loopback(server)
-            found[f"{' '.join(process.cmdline())}: {one.laddr.ip}:{one.laddr.port}"] = private or tied
-    return found
+            tcp_servers[f"{' '.join(process.cmdline())}: {connection.laddr.ip}:{connection.laddr.port}"] = (
+                private or tied
+            )
+    return tcp_servers
 
 
 def _await_end(pid: int) -> None:
@@ -134,9 +136,9 @@ def cluster(folder: Path, settings: Settings | None = None) -> Iterator[LocalClu
         folder: folder of its state; created if absent.
         settings: how it runs.
     """
-    found = LocalCluster(folder, settings or Settings())
+    local_cluster = LocalCluster(folder, settings or Settings())
     try:
-        found.up()
-        yield found
+        local_cluster.up()
+        yield local_cluster
     finally:
-        found.down()
+        local_cluster.down()

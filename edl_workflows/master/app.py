@@ -111,7 +111,7 @@ def _node_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") -> 
 
     @app.post("/v1/nodes/heartbeat", response_model=Directive)
     async def heartbeat(message: Heartbeat) -> Response:
-        messages.take_heartbeat(state, message, master.now())
+        messages.record_heartbeat(state, message, master.now())
         return answers.of(master.directive(message.node), message.known)
 
     @app.get("/v1/directive", response_model=Directive)
@@ -125,7 +125,7 @@ def _node_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") -> 
 
     @app.post("/v1/nodes/exit")
     async def exited(message: ExitReport) -> ExitVerdict:
-        while (verdict := messages.take_exit_report(state, message, master.now())) is None:
+        while (verdict := messages.decide_exit(state, message, master.now())) is None:
             await master.moved(0.5)
         await master.durable(master.changed(WriteUrgency.NOW))
         return verdict
@@ -133,7 +133,7 @@ def _node_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") -> 
     @app.post("/v1/steps", response_model=Directive)
     async def step(message: StepReport) -> Response:
         before = state.versions
-        messages.take_step_report(state, message)
+        messages.record_step_report(state, message)
         state.measure_records(master.now())
         standstill.note_sign(state, message, master.now())
         if state.versions is not before:
@@ -148,7 +148,7 @@ def _process_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") 
 
     @app.post("/v1/processes", response_model=Directive)
     async def process(message: ProcessReport) -> Response:
-        messages.take_process_report(state, message)
+        messages.record_process_report(state, message)
         goodput_steps.count_save(state, message, master.now())
         return await answers.once_stored(message.node)
 
@@ -159,17 +159,17 @@ def _process_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") 
 
     @app.post("/v1/processes/crashes", response_model=Directive)
     async def crashed(message: CrashReport) -> Response:
-        messages.take_crash_report(state, message)
+        messages.record_crash_report(state, message)
         return await answers.once_stored(message.node)
 
     @app.post("/v1/processes/deaths", response_model=Directive)
     async def died(message: ExitReport) -> Response:
-        messages.take_death_report(state, message)
+        messages.record_death_report(state, message)
         return await answers.once_stored(message.node)
 
     @app.post("/v1/result")
     async def result(message: ResultReport) -> ResultReceipt:
-        kept = messages.take_result(state, message)
+        kept = messages.record_function_result(state, message)
         await master.durable(master.changed(WriteUrgency.NOW))
         return ResultReceipt(kept=kept)
 
@@ -177,13 +177,13 @@ def _process_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") 
 def _check_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") -> None:
     @app.post("/v1/nodes/stacks", response_model=Directive)
     async def stacks(message: StackReport) -> Response:
-        standstill.take_stacks(master.state, message)
+        standstill.record_stacks(master.state, message)
         master.touched(WriteUrgency.GROUPED)
         return answers.of(master.directive(message.node))
 
     @app.post("/v1/nodes/check", response_model=Directive)
     async def checked(message: CheckReport) -> Response:
-        messages.take_check_report(master.state, message)
+        messages.record_check_report(master.state, message)
         return await answers.once_stored(message.node, WriteUrgency.GROUPED)
 
 
@@ -199,18 +199,18 @@ def _checkpoint_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers
 
     @app.post("/v1/checkpoints/restored", response_model=Directive)
     async def restored(message: CheckpointRestore) -> Response:
-        model_messages.take_restored_checkpoint(state, message, master.now())
+        model_messages.record_restored_checkpoint(state, message, master.now())
         return await answers.once_stored(message.node)
 
     @app.post("/v1/checkpoints/model")
     async def model(message: ModelReport) -> ModelVerdict:
-        verdict = model_messages.take_model_report(state, message)
+        verdict = model_messages.record_model_report(state, message)
         await master.durable(master.changed(WriteUrgency.NOW))
         return verdict
 
     @app.post("/v1/checkpoints/damaged", response_model=Directive)
     async def damaged(message: CheckpointDamage) -> Response:
-        model_messages.take_damaged_checkpoint(state, message)
+        model_messages.record_damaged_checkpoint(state, message)
         return await answers.once_stored(message.node)
 
     @app.post("/v1/checkpoints/{ticket}")
@@ -247,7 +247,7 @@ def _dataset_routes(app: FastAPI, master: Master) -> None:
         message = parse_body(AckRequest, await request.body())
         reply: AckReply = shards.acknowledge(name, message, master.now())
         now = master.now()
-        master.state.volatile.statistics.take_shards(str(message.node), reply.accepted, now)
+        master.state.volatile.statistics.record_shards(str(message.node), reply.accepted, now)
         master.state.measure_records(now)
         await master.durable(master.touched(WriteUrgency.GROUPED))
         return _json(reply)
@@ -321,16 +321,16 @@ class _DirectiveAnswers:
         self._master = master
         self._texts: dict[bool, tuple[int, bytes]] = {}
 
-    async def once_stored(self, node: NodeRef, hurry: WriteUrgency = WriteUrgency.NOW) -> Response:
-        """Waits until a report's change to the state is stored, then answers with the node's directive."""
-        await self._master.durable(self._master.changed(hurry))
+    async def once_stored(self, node: NodeRef, urgency: WriteUrgency = WriteUrgency.NOW) -> Response:
+        """Wait until a report's change to the state is stored, then answer with the node's directive."""
+        await self._master.durable(self._master.changed(urgency))
         return self.of(self._master.directive(node))
 
-    def of(self, directive: Directive, known: int = -1) -> Response:
-        """The answer to an agent that has revision `known`: the directive if it is newer, else
+    def of(self, directive: Directive, agent_revision: int = -1) -> Response:
+        """The answer to an agent that has revision `agent_revision`: the directive if it is newer, else
         `NOTHING_NEW`.
         """
-        fresh = directive if directive.revision > known else NOTHING_NEW
+        fresh = directive if directive.revision > agent_revision else NOTHING_NEW
         revision, text = self._texts.get(fresh.stop, (-1, b""))
         if revision != fresh.revision:
             text = fresh.model_dump_json().encode()

@@ -34,16 +34,16 @@ class JobAutoscaler:
         self._looking = asyncio.Lock()
 
     async def begin(self) -> None:
-        """Plans the counts and sizes that the spec of a new job leaves open. Must be called before the
+        """Plan the counts and sizes that the spec of a new job leaves open. Must be called before the
         master's first commit, when no node exists yet.
         """
         state, now = self._master.state, self._master.now()
         asked = autoscale_steps.first_request(state, now)
         if asked is not None:
-            autoscale_steps.take_first_answer(state, asked, await self._optimizers.ask(asked, now), now)
+            autoscale_steps.apply_first_answer(state, asked, await self._optimizers.ask(asked, now), now)
 
     async def run(self) -> None:
-        """Plans until cancelled."""
+        """Plan until cancelled."""
         while True:
             await asyncio.sleep(autoscale_steps.autoscaling_intervals(self._master.state).sample)
             try:
@@ -53,7 +53,7 @@ class JobAutoscaler:
                 log.exception("the job's counts and sizes could not be planned")
 
     async def end(self) -> None:
-        """Reports the job's end to Brain, once.
+        """Report the job's end to Brain, once.
 
         If the report is lost, Brain still learns of the end: from its monitor, or because the job no longer
         reports.
@@ -74,11 +74,11 @@ class JobAutoscaler:
                 state.volatile.statistics.ooms.popleft()
 
     async def once(self) -> None:
-        """Takes a sample, and asks an optimizer when it is due."""
+        """Take a sample, and ask an optimizer when it is due."""
         state, now = self._master.state, self._master.now()
         if not autoscale_steps.plans_own_size(state):
             return
-        autoscale_steps.take_sample(state, now)
+        autoscale_steps.record_sample(state, now)
         if autoscale_steps.uses_brain(state):
             await self._report(now)
         cadence, since = autoscale_steps.autoscaling_intervals(state), now - self._looked
@@ -89,7 +89,7 @@ class JobAutoscaler:
             return
         self._looked = now
         answer = await self._optimizers.ask(asked, now)
-        autoscale_steps.take_answer(state, asked, answer, self._master.now())
+        autoscale_steps.apply_answer(state, asked, answer, self._master.now())
         opened = state.autoscaling.open
         if opened is not None:
             log.info("a plan of the job's own", number=opened.number, reason=opened.spec.reason)

@@ -131,26 +131,26 @@ class BrainClient:
         self._http.close()
 
     def report(self, job: OptimizerJob, samples: tuple[JobSample, ...], end: JobEnd | None = None) -> None:
-        """Stores measurements, and the job's end, durably in Brain. Repeatable.
+        """Store measurements, and the job's end, durably in Brain. Repeatable.
 
         Args:
             job: the job's present state.
             samples: the samples that Brain has not confirmed yet; implausible ones are left out.
             end: the job's end, if it is over.
         """
-        known = valid_samples(samples).samples
+        valid = valid_samples(samples).samples
         try:
             ooms = [
-                brain.NodeOom(node=node.name, time=max(known[-1].time, 0.0) if known else 0.0)
+                brain.NodeOom(node=node.name, time=max(valid[-1].time, 0.0) if valid else 0.0)
                 for node in job.nodes
                 if node.oom
             ]
-            said = [sample_message(sample) for sample in known]
+            messages = [sample_message(sample) for sample in valid]
         except ValidationError as error:
             raise _invalid_job(job, error) from error
         facts = self._describe_job(job)
-        for start in range(0, max(len(said), 1), brain.MAX_SAMPLES):
-            some = said[start : start + brain.MAX_SAMPLES]
+        for start in range(0, max(len(messages), 1), brain.MAX_SAMPLES):
+            some = messages[start : start + brain.MAX_SAMPLES]
             report = brain.MetricsReport(job=facts, samples=some, ooms=ooms, end=end)
             self._post("metrics", report, brain.MetricsReceipt)
 

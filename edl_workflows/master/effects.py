@@ -53,10 +53,10 @@ class MasterBackend(Protocol):
     """
 
     def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], JobNode]) -> None:
-        """Requests that pods be created and removed. Does nothing if this plan was requested before."""
+        """Request that pods be created and removed. Do nothing if this plan was requested before."""
 
     def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
-        """Creates a manual ScalePlan of the job, unless the job has one of this name.
+        """Create a manual ScalePlan of the job, unless the job has one of this name.
 
         Raises:
             UnavailableError: not possible now.
@@ -64,7 +64,7 @@ class MasterBackend(Protocol):
         """
 
     def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
-        """Merges `status` into the status of a ScalePlan.
+        """Merge `status` into the status of a ScalePlan.
 
         Raises:
             NotFoundError: the plan was deleted.
@@ -72,10 +72,10 @@ class MasterBackend(Protocol):
         """
 
     def report_job(self, status: dict[str, Any]) -> None:
-        """Merges `status` into the status of the job, except that `autoscaling` replaces the whole field."""
+        """Merge `status` into the status of the job, except that `autoscaling` replaces the whole field."""
 
     def warn(self, reason: str, message: str) -> None:
-        """Creates an Event of the job.
+        """Create an Event of the job.
 
         Raises:
             UnavailableError: not possible now.
@@ -84,7 +84,7 @@ class MasterBackend(Protocol):
 
 
 @dataclass(frozen=True)
-class _Told:
+class _LoggedState:
     """What has been logged: the number of restarts, the newest request for stacks, the cluster version."""
 
     restarts: int
@@ -138,10 +138,10 @@ class Effects:
         self._outside = outside
         self._clock = clock
         self._asked: set[int] = set()
-        self._told = _Told.of(master.stored)
+        self._logged = _LoggedState.of(master.stored)
         self._warned = master.stored.checkpoints.failing.since
         self._hung = master.stored.hangs.dump
-        self._told_of_copies = len(master.stored.own_copies) > 1
+        self._warned_of_copies = len(master.stored.own_copies) > 1
         self._absent = master.stored.restarts.counts.get(ExitReason.ABSENT, 0)
         self._made: tuple[int, float] = (0, 0.0)
         self._queued: dict[str, str] = {}
@@ -150,13 +150,13 @@ class Effects:
         self._refused: dict[str, _Refusal] = {}
 
     async def run(self) -> None:
-        """Follows the commits until cancelled."""
+        """Follow the commits until cancelled."""
         while True:
             await self.once()
             await self._master.committed(REPORT_SECONDS)
 
     async def once(self) -> None:
-        """Carries out all effects that the stored state requires, except those that wait for a retry."""
+        """Carry out all effects that the stored state requires, except those that wait for a retry."""
         stored = self._master.stored
         await self._request_pods(stored)
         await self._attempt("report on a ScalePlan", self._report_plan, stored)
@@ -169,42 +169,46 @@ class Effects:
         await self._attempt("tell of a member that was taken out", self._warn_of_absent_members, stored)
         await self._attempt("tell of a hang", self._warn_of_hang, stored)
         await self._attempt("tell of copies of the model", self._warn_of_copies, stored)
-        self._log_news(stored)
+        self._log_changes(stored)
 
     async def _attempt(
-        self, what: str, effect: Callable[[JobRecord], Awaitable[None]], stored: JobRecord
+        self, action: str, effect: Callable[[JobRecord], Awaitable[None]], stored: JobRecord
     ) -> None:
-        before = self._refused.get(what)
+        before = self._refused.get(action)
         if before is not None and self._clock() < before.until:
             return
         try:
             await effect(stored)
         except EdlError as error:
             refusal = _Refusal.after(before, error, self._clock())
-            self._refused[what] = refusal
-            log.warning("failed, retrying", what=what, error=str(error), seconds=refusal.back_off)
+            self._refused[action] = refusal
+            log.warning("failed, retrying", what=action, error=str(error), seconds=refusal.back_off)
             # The status lists refusals, except that of the status itself: once written, it was not refused.
-            if refusal.for_good and what != _REPORT:
-                self._master.state.volatile.refused[what] = str(error)[:MAX_WARNING]
+            if refusal.for_good and action != _REPORT:
+                self._master.state.volatile.refused[action] = str(error)[:MAX_WARNING]
         else:
-            self._forget(what)
+            self._forget(action)
 
-    def _forget(self, what: str) -> None:
-        self._refused.pop(what, None)
-        self._master.state.volatile.refused.pop(what, None)
+    def _forget(self, action: str) -> None:
+        self._refused.pop(action, None)
+        self._master.state.volatile.refused.pop(action, None)
 
-    def _log_news(self, stored: JobRecord) -> None:
-        told, self._told = self._told, _Told.of(stored)
-        fresh = self._told.restarts - told.restarts
-        for one in stored.restarts.recent[-fresh:] if fresh > 0 else ():
-            event = "restart" if one.replaced else "a node failed and is not replaced"
+    def _log_changes(self, stored: JobRecord) -> None:
+        before, self._logged = self._logged, _LoggedState.of(stored)
+        fresh = self._logged.restarts - before.restarts
+        for restart in stored.restarts.recent[-fresh:] if fresh > 0 else ():
+            event = "restart" if restart.replaced else "a node failed and is not replaced"
             log.warning(
-                event, subject=one.subject, cause=one.cause, message=one.message, version=told.version
+                event,
+                subject=restart.subject,
+                cause=restart.cause,
+                message=restart.message,
+                version=before.version,
             )
-        if self._told.dump not in ("", told.dump):
-            log.warning("training stands still", stacks=self._told.dump, version=self._told.version)
-        if self._told.version != told.version:
-            log.info("another cluster version trains", version=self._told.version)
+        if self._logged.dump not in ("", before.dump):
+            log.warning("training stands still", stacks=self._logged.dump, version=self._logged.version)
+        if self._logged.version != before.version:
+            log.info("another cluster version trains", version=self._logged.version)
 
     async def _create_own_plan(self, stored: JobRecord) -> None:
         plan = stored.autoscaling.open
@@ -229,14 +233,14 @@ class Effects:
 
     async def _request_pods(self, stored: JobRecord) -> None:
         # When a job is over, the controller removes the remaining pods.
-        wanted = stored.pod_plans.open if stored.outcome is None else ()
-        for plan in wanted:
+        open_plans = stored.pod_plans.open if stored.outcome is None else ()
+        for plan in open_plans:
             if plan.number not in self._asked:
                 await self._attempt(self._describe_request(plan), partial(self._ask_for_pods, plan), stored)
-        self._asked &= {plan.number for plan in wanted}
-        for what in self._refused.keys() - {self._describe_request(plan) for plan in wanted}:
-            if what.startswith(_POD_REQUEST):
-                self._forget(what)
+        self._asked &= {plan.number for plan in open_plans}
+        for action in self._refused.keys() - {self._describe_request(plan) for plan in open_plans}:
+            if action.startswith(_POD_REQUEST):
+                self._forget(action)
 
     def _describe_request(self, plan: PodPlan) -> str:
         return _POD_REQUEST + plan.name(self._master.state.settings.name)
@@ -268,7 +272,7 @@ class Effects:
             self._queued[run.uid] = run.message
 
     async def _write_plan_status(self, run: PlanRun) -> bool:
-        """Writes the status of a plan. Returns whether the plan still exists."""
+        """Write the status of a plan. Return whether the plan still exists."""
         try:
             await asyncio.to_thread(self._outside.report_plan, run, views.plan_status(run))
         except (NotFoundError, ConflictError):
@@ -284,8 +288,8 @@ class Effects:
         if not ended and _without_time(status) == _without_time(self._reported):
             return
         # The history is long and changes rarely: fields that have not changed are not sent.
-        news = {key: value for key, value in status.items() if self._reported.get(key) != value}
-        await asyncio.to_thread(self._outside.report_job, news)
+        changed_fields = {key: value for key, value in status.items() if self._reported.get(key) != value}
+        await asyncio.to_thread(self._outside.report_job, changed_fields)
         self._reported = {**status, "ended": stored.outcome is not None}
         self._reported_at = self._clock()
 
@@ -300,13 +304,13 @@ class Effects:
 
     async def _warn_of_absent_members(self, stored: JobRecord) -> None:
         count = stored.restarts.counts.get(ExitReason.ABSENT, 0)
-        absent = [one for one in stored.restarts.recent if one.cause == ExitReason.ABSENT]
-        for one in absent[self._absent - count :] if count > self._absent else ():
-            await self._warn("MemberTakenOut", f"{one.subject} was taken out: {one.message}")
+        absent = [restart for restart in stored.restarts.recent if restart.cause == ExitReason.ABSENT]
+        for restart in absent[self._absent - count :] if count > self._absent else ():
+            await self._warn("MemberTakenOut", f"{restart.subject} was taken out: {restart.message}")
         self._absent = count
 
     async def _warn_of_hang(self, stored: JobRecord) -> None:
-        """Creates an Event about a hang once all stacks have arrived, or the time for them is over."""
+        """Create an Event about a hang once all stacks have arrived, or the time for them is over."""
         hang, state = stored.hangs, self._master.state
         if hang.dump in ("", self._hung):
             return
@@ -317,15 +321,15 @@ class Effects:
             self._hung = hang.dump
 
     async def _warn_of_copies(self, stored: JobRecord) -> None:
-        """Creates an Event once. It remains when the warning goes: what the other workers learned is lost."""
-        if self._told_of_copies or not views.trains_copies(stored, self._master.state.settings):
+        """Create an Event once. It remains when the warning goes: what the other workers learned is lost."""
+        if self._warned_of_copies or not views.trains_copies(stored, self._master.state.settings):
             return
         log.warning("each worker trains its own copy of the model", workers=stored.own_copies)
         await self._warn("SeparateCopies", views.OWN_COPIES)
-        self._told_of_copies = True
+        self._warned_of_copies = True
 
     async def _warn(self, reason: str, message: str) -> None:
-        """Creates an Event, unless the API server refuses it.
+        """Create an Event, unless the API server refuses it.
 
         Raises:
             UnavailableError: the server does not answer.
@@ -339,7 +343,7 @@ class Effects:
             log.warning("no Event was made", error=str(error))
 
     async def last_report(self) -> None:
-        """Reports the status once more when the master is told to end, so that a suspended job shows its last
+        """Report the status once more when the master is told to end, so that a suspended job shows its last
         checkpoint.
         """
         self._reported_at = float("-inf")
@@ -349,8 +353,8 @@ class Effects:
         except (EdlError, TimeoutError) as error:
             log.warning("the last status is not written", error=str(error))
 
-    def tell_unreported_end(self) -> None:
-        """Logs the last checkpoint and step of a job that is over, if its status does not show them."""
+    def log_unreported_end(self) -> None:
+        """Log the last checkpoint and step of a job that is over, if its status does not show them."""
         if self._reported.get("ended"):
             return
         status = views.job_status(self._master.state, self._master.now())

@@ -63,7 +63,7 @@ class KubernetesBackend:
         """What `status.autoscaling` may contain; only this master writes it."""
 
     def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], JobNode]) -> None:
-        """Creates the auto ScalePlan. If the job already owns one with this name, an earlier call created
+        """Create the auto ScalePlan. If the job already owns one with this name, an earlier call created
         it.
         """
         spec = ScalePlanSpec(
@@ -76,18 +76,18 @@ class KubernetesBackend:
         try:
             client.create(self._cluster, self._plan_manifest(name, spec))
         except AlreadyExistsError:
-            there = client.find_listed(self._cluster, resources.SCALE_PLANS, name)
-            if there is None or not manifests.owned_by(there, self._job):
+            existing = client.find_listed(self._cluster, resources.SCALE_PLANS, name)
+            if existing is None or not manifests.owned_by(existing, self._job):
                 raise
 
     def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
-        """Creates the plan. If there is one with the same name and spec, an earlier call created it."""
+        """Create the plan. If there is one with the same name and spec, an earlier call created it."""
         fields = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         try:
             client.create(self._cluster, manual_plan.manual_plan(self._job, name, fields))
         except AlreadyExistsError:
-            there = client.find_listed(self._cluster, resources.SCALE_PLANS, name)
-            if there is None or not self._wants(there, spec):
+            existing = client.find_listed(self._cluster, resources.SCALE_PLANS, name)
+            if existing is None or not self._wants(existing, spec):
                 raise
 
     def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
@@ -95,12 +95,12 @@ class KubernetesBackend:
 
     def report_job(self, status: dict[str, Any]) -> None:
         metadata, patch = self._job.metadata, dict(status)
-        if wanted := status.get("autoscaling"):
-            patch["autoscaling"] = _replacing_patch(self._autoscaling, wanted)
-            self._autoscaling = _merged_patch(self._autoscaling, wanted)  # a call that fails may arrive
+        if autoscaling := status.get("autoscaling"):
+            patch["autoscaling"] = _replacing_patch(self._autoscaling, autoscaling)
+            self._autoscaling = _merged_patch(self._autoscaling, autoscaling)  # a call that fails may arrive
         client.patch_status(self._cluster, resources.ELASTIC_JOBS, metadata.name, patch, uid=metadata.uid)
         if "autoscaling" in status:
-            self._autoscaling = wanted or {}
+            self._autoscaling = autoscaling or {}
 
     def warn(self, reason: str, message: str) -> None:
         job = {
@@ -135,17 +135,17 @@ class KubernetesBackend:
         )
 
 
-def _replacing_patch(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON merge patch that turns a value into exactly `wanted`.
+def _replacing_patch(previous: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON merge patch that turns a value into exactly `desired`.
 
     Args:
-        known: contains every key that the value may have; those not in `wanted` are deleted.
-        wanted: the value after the patch.
+        previous: contains every key that the value may have; those not in `desired` are deleted.
+        desired: the value after the patch.
     """
-    gone = {key: None for key in known if key not in wanted}
+    gone = {key: None for key in previous if key not in desired}
     return gone | {
-        key: _replacing_patch(known.get(key) or {}, value) if isinstance(value, Mapping) else value
-        for key, value in wanted.items()
+        key: _replacing_patch(previous.get(key) or {}, value) if isinstance(value, Mapping) else value
+        for key, value in desired.items()
     }
 
 
@@ -182,7 +182,7 @@ class ClusterWatch:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Watches while the context is open; it opens once everything was listed.
+        """Watch while the context is open; it opens once everything was listed.
 
         Raises:
             UnavailableError: the cluster can't be read.
@@ -230,13 +230,13 @@ class ClusterWatch:
         """The job as it is now, or its last valid manifest if the present one is not valid; None if it was
         deleted.
         """
-        found = next(
+        manifest = next(
             (o for o in self._jobs.cache.items() if o["metadata"]["uid"] == self._job.metadata.uid), None
         )
-        if found is None or manifests.is_terminating(found):
+        if manifest is None or manifests.is_terminating(manifest):
             return None
         try:
-            self._job = ElasticJob.parse(found)
+            self._job = ElasticJob.parse(manifest)
         except ManifestError as error:
             log.warning("the job's manifest is not valid; going on with the one before", error=str(error))
         return self._job

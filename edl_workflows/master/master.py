@@ -79,7 +79,7 @@ class Master:
         self._committed = Broadcast()
 
     async def run(self) -> None:
-        """Commits and ticks until cancelled, then stores what has changed since the last commit."""
+        """Commit and tick until cancelled, then store what has changed since the last commit."""
         self.changed(WriteUrgency.NOW)
         ticks = asyncio.create_task(self._tick())
         try:
@@ -104,19 +104,19 @@ class Master:
             self.state.shift_times(gap)
         return now
 
-    def changed(self, hurry: WriteUrgency = WriteUrgency.GROUPED) -> int:
-        """Derives the consequences of a change. Returns the number of the change, for `durable`."""
+    def changed(self, urgency: WriteUrgency = WriteUrgency.GROUPED) -> int:
+        """Derive the consequences of a change. Return the number of the change, for `durable`."""
         settle_job(self.state, self.now())
         if views.next_announcement(self.state) is not self.state.said:
-            hurry = WriteUrgency.NOW
-        self._moved.tell()
-        return self.touched(hurry)
+            urgency = WriteUrgency.NOW
+        self._moved.notify()
+        return self.touched(urgency)
 
-    def touched(self, hurry: WriteUrgency) -> int:
-        """Schedules a write for a change without consequences. Returns the number of the change."""
+    def touched(self, urgency: WriteUrgency) -> int:
+        """Schedule a write for a change without consequences. Return the number of the change."""
         self._change += 1
         pause = {WriteUrgency.NOW: 0.0, WriteUrgency.GROUPED: self._store.interval, WriteUrgency.LAZY: LAZY}[
-            hurry
+            urgency
         ]
         due = self._last_write + pause
         if due < self._due:
@@ -125,7 +125,7 @@ class Master:
         return self._change
 
     def check_room(self, size: int) -> None:
-        """Checks that the state with another data set fits into the store.
+        """Check that the state with another data set fits into the store.
 
         Args:
             size: bytes of the data set's parameters.
@@ -133,25 +133,25 @@ class Master:
         Raises:
             InvalidError: it may not fit. Once the state is too large, no further change can be stored.
         """
-        wanted = len(self._written) + _COPIES * size
-        if wanted > self._store.capacity:
+        total_size = len(self._written) + _COPIES * size
+        if total_size > self._store.capacity:
             raise InvalidError(
-                f"the job's state would have about {wanted} bytes with this data set, more than fit into "
+                f"the job's state would have about {total_size} bytes with this data set, more than fit into "
                 f"{self._store.place} ({self._store.capacity}): register fewer partitions, or partitions "
                 "with shorter names"
             )
 
     async def durable(self, change: int) -> None:
-        """Waits until a change is stored."""
+        """Wait until a change is stored."""
         while self._durable < change:
             await self._committed.wait()
 
     async def moved(self, seconds: float) -> None:
-        """Waits until the state may have changed, at most for `seconds`."""
+        """Wait until the state may have changed, at most for `seconds`."""
         await self._moved.wait(seconds)
 
     async def committed(self, seconds: float) -> None:
-        """Waits for the next commit, at most for `seconds`."""
+        """Wait for the next commit, at most for `seconds`."""
         await self._committed.wait(seconds)
 
     def directive(self, ref: NodeRef) -> Directive:
@@ -160,10 +160,12 @@ class Master:
         Raises:
             NotFoundError: the job never had such a node.
         """
-        return views.directive_for(self.published, str(ref), known=find_node(self.state, ref) is not None)
+        return views.directive_for(
+            self.published, str(ref), registered=find_node(self.state, ref) is not None
+        )
 
     async def next_directive(self, ref: NodeRef, after: int, seconds: float) -> Directive:
-        """Returns the directive once its revision exceeds `after`, or after `seconds` the present one."""
+        """Return the directive once its revision exceeds `after`, or after `seconds` the present one."""
         deadline = asyncio.get_running_loop().time() + seconds
         while (directive := self.directive(ref)).revision <= after:
             left = deadline - asyncio.get_running_loop().time()
@@ -197,10 +199,10 @@ class Master:
             await self._write(text)
         self._written, self._durable = text, change
         self.stored, self.published = stored, stored.said
-        self._committed.tell()
+        self._committed.notify()
 
     async def _last_commit(self) -> None:
-        """Stores what changed since the last commit; every answered request is stored already."""
+        """Store what changed since the last commit; every answered request is stored already."""
         try:
             async with asyncio.timeout(LAST_WRITE):
                 await self._commit()
@@ -234,12 +236,12 @@ class Broadcast:
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         self._event.set()
         self._event = asyncio.Event()
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Waits for the next `tell`, at most for `seconds`."""
+        """Wait for the next `notify`, at most for `seconds`."""
         if seconds is None:
             await self._event.wait()
         else:

@@ -40,7 +40,7 @@ class BrainService(Protocol):
     """
 
     def report(self, job: OptimizerJob, samples: tuple[JobSample, ...], end: JobEnd | None = None) -> None:
-        """Stores what was measured since the last accepted report. Repeatable.
+        """Store what was measured since the last accepted report. Repeatable.
 
         Args:
             job: the job's present state, with all samples that the master has.
@@ -67,7 +67,7 @@ class Optimizers:
         self._reported_until = float("-inf")
 
     async def ask(self, asked: OptimizerRequest, now: float) -> OptimizerAnswer:
-        """Returns a plan for a job, and the optimizer's progress to record once the plan is carried out.
+        """Return a plan for a job, and the optimizer's progress to record once the plan is carried out.
 
         Args:
             asked: the job, and the optimizer's progress so far.
@@ -87,7 +87,7 @@ class Optimizers:
         return OptimizerAnswer(_within_bounds(job, plan), after, BRAIN)
 
     async def report(self, job: OptimizerJob, end: JobEnd | None = None) -> bool:
-        """Reports new samples and out-of-memory nodes to Brain; what it does not accept is reported again
+        """Report new samples and out-of-memory nodes to Brain; what it does not accept is reported again
         later.
 
         Args:
@@ -107,7 +107,7 @@ class Optimizers:
         return False
 
     async def _call_brain(self, call: Callable[[BrainService], T]) -> T:
-        """Calls Brain; logs once that it does not answer, and once that it answers again."""
+        """Call Brain; log once that it does not answer, and once that it answers again."""
         try:
             answer = await self._call_one_at_a_time(call)
         except EdlError as error:
@@ -121,7 +121,7 @@ class Optimizers:
         return answer
 
     async def _call_one_at_a_time(self, call: Callable[[BrainService], T]) -> T:
-        """Makes one call at a time: a Brain that hangs must not use up the process's threads."""
+        """Make one call at a time: a Brain that hangs must not use up the process's threads."""
         brain = self._brain
         if isinstance(brain, EdlError):
             raise UnavailableError(str(brain))  # a new one: each raise lengthens the traceback
@@ -137,7 +137,7 @@ class Optimizers:
 
 
 def _log_abandoned_call(call: "asyncio.Future[T]") -> None:
-    """Logs the failure of an abandoned call."""
+    """Log the failure of an abandoned call."""
     if not call.cancelled() and call.exception() is not None:
         log.info("an abandoned call of Brain failed", error=str(call.exception()))
 

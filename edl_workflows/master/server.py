@@ -87,7 +87,7 @@ def _first_problem(error: ValueError) -> str:
 
 
 def run_standalone(settings: JobSettings, folder: Path, token: str, address: ListenAddress) -> int:
-    """Serves a job without a cluster until it is over.
+    """Serve a job without a cluster until it is over.
 
     Args:
         settings: of the job.
@@ -140,7 +140,7 @@ class JobAccess:
 
 
 def run_in_cluster(cluster: Cluster, access: JobAccess, address: ListenAddress) -> int:
-    """Serves an ElasticJob until it is over.
+    """Serve an ElasticJob until it is over.
 
     Args:
         cluster: with the job's namespace.
@@ -182,7 +182,7 @@ def _brain_of(job: ElasticJob, namespace: str, access: JobAccess) -> BrainServic
 
 
 async def serve_master(parts: MasterParts, address: ListenAddress) -> int:
-    """Serves until the job is over or the process is told to end.
+    """Serve until the job is over or the process is told to end.
 
     Returns:
         The exit code.
@@ -208,7 +208,7 @@ async def serve_master(parts: MasterParts, address: ListenAddress) -> int:
             _raise_failure(running)
             if not over.done():
                 return INTERRUPTED
-            effects.tell_unreported_end()
+            effects.log_unreported_end()
             outcome = parts.master.state.outcome
             log.info("the job is over", outcome=outcome)
             return SUCCEEDED if outcome is not None and outcome.succeeded else FAILED

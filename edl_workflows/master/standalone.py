@@ -33,7 +33,7 @@ MAX_PLANS = 1000
 
 
 def parse_nodes(text: str) -> dict[str, RoleSettings]:
-    """Parses `ps=2,worker=1`.
+    """Parse `ps=2,worker=1`.
 
     Raises:
         InvalidError: there is an unknown role, a missing count, or no role that trains.
@@ -67,10 +67,10 @@ class StandaloneBackend:
         self._plans: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
 
     def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], JobNode]) -> None:
-        """Does nothing: agents come by themselves."""
+        """Do nothing: agents come by themselves."""
 
     def on_plan(self, changed: Callable[[], None]) -> None:
-        """Sets the callback for plans created by `make_plan`; it is called from any thread."""
+        """Set the callback for plans created by `make_plan`; it is called from any thread."""
         self._changed = changed
 
     def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
@@ -89,13 +89,13 @@ class StandaloneBackend:
             self._save()
 
     def report_job(self, status: dict[str, Any]) -> None:
-        """Does nothing: only `GET /v1/status` is read."""
+        """Do nothing: only `GET /v1/status` is read."""
 
     def warn(self, reason: str, message: str) -> None:
-        """Does nothing: the log and the status show it."""
+        """Do nothing: the log and the status show it."""
 
     def submit(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """Adds a plan.
+        """Add a plan.
 
         Raises:
             ManifestError: it is not valid.
@@ -131,7 +131,7 @@ class StandaloneBackend:
             raise NotFoundError(f"ScalePlan {name} is not there") from None
 
     def delete(self, name: str) -> None:
-        """Deletes a plan. If it is in progress and its version is not active yet, the master rolls it
+        """Delete a plan. If it is in progress and its version is not active yet, the master rolls it
         back.
         """
         with self._lock:
@@ -154,18 +154,18 @@ class StandaloneBackend:
 
 
 def _manifest(body: bytes) -> dict[str, Any]:
-    """Parses a request's body. Rejects NaN and unpaired surrogates, which could not be written back."""
+    """Parse a request's body. Reject NaN and unpaired surrogates, which could not be written back."""
     try:
-        found = from_json(body, allow_inf_nan=False)
+        manifest = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise InvalidError(f"the body is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise InvalidError(f"the body must be a ScalePlan, this is {type(found).__name__}")
-    return found
+    if not isinstance(manifest, dict):
+        raise InvalidError(f"the body must be a ScalePlan, this is {type(manifest).__name__}")
+    return manifest
 
 
 def add_plan_routes(app: FastAPI, master: Master, outside: StandaloneBackend) -> Callable[[], None]:
-    """Adds ScalePlans over HTTP, in place of a Kubernetes API.
+    """Add ScalePlans over HTTP, in place of a Kubernetes API.
 
     Returns:
         A function that enters the plans into the master's state; to be called in the loop's thread.

@@ -32,7 +32,7 @@ class StateStore(Protocol):
         """The document; None for a new job."""
 
     def save(self, document: bytes) -> None:
-        """Replaces the document. Once this returns, the document survives a crash of the master.
+        """Replace the document. Once this returns, the document survives a crash of the master.
 
         Raises:
             ConflictError: another master wrote it; this one must end.
@@ -99,9 +99,9 @@ class ConfigMapStore:
         return f"ConfigMap {self._cluster.namespace}/{self._name}, data.{names.STATE_KEY}"
 
     def load(self) -> bytes | None:
-        """Raises NotFoundError if there is no such ConfigMap."""
-        found = client.get(self._cluster, resources.CONFIG_MAPS, self._name)
-        self._remember(found)
+        """Raise NotFoundError if there is no such ConfigMap."""
+        config_map = client.get(self._cluster, resources.CONFIG_MAPS, self._name)
+        self._remember(config_map)
         return self._stored.encode() if self._stored else None
 
     def save(self, document: bytes) -> None:
@@ -122,7 +122,7 @@ class ConfigMapStore:
         self._remember(client.patch(self._cluster, resources.CONFIG_MAPS, self._name, body))
 
     def _check_still_ours(self, text: str) -> None:
-        """Finds out why the ConfigMap changed: our own write, whose answer was lost; an edit of its metadata;
+        """Find out why the ConfigMap changed: our own write, whose answer was lost; an edit of its metadata;
         or another master's write, which raises ConflictError.
         """
         before = self._stored
@@ -133,6 +133,6 @@ class ConfigMapStore:
         if self._stored not in (before, text):
             raise ConflictError(f"ConfigMap {self._name}: another master of this job wrote it; this one ends")
 
-    def _remember(self, found: dict[str, Any]) -> None:
-        self._version = found["metadata"]["resourceVersion"]
-        self._stored = (found.get("data") or {}).get(names.STATE_KEY)
+    def _remember(self, config_map: dict[str, Any]) -> None:
+        self._version = config_map["metadata"]["resourceVersion"]
+        self._stored = (config_map.get("data") or {}).get(names.STATE_KEY)

@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 def raise_descriptor_limit() -> int:
-    """Raise this process's limit on open files as far as allowed, up to `MAX_DESCRIPTORS`. Returns the new
+    """Raise this process's limit on open files as far as allowed, up to `MAX_DESCRIPTORS`. Return the new
     limit."""
     soft, hard = (_finite(limit) for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
     allowed = min(hard, MAX_DESCRIPTORS)
@@ -106,7 +106,7 @@ class Connections:
         self.limit = limit
         self._open: weakref.WeakValueDictionary[int, Connection] = weakref.WeakValueDictionary()
         self._idle: dict[int, None] = {}
-        self._told = LogLimit()
+        self._log_limit = LogLimit()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -145,12 +145,12 @@ class Connections:
         self._idle.pop(number, None)
 
     def drop_idle(self) -> bool:
-        """Drop the connection that has waited longest for a request. Returns False if none is idle."""
+        """Drop the connection that has waited longest for a request. Return False if none is idle."""
         for number in list(self._idle)[:1]:
             del self._idle[number]
             if (connection := self._open.get(number)) is not None:
                 connection.drop()
-            self.tell("connection dropped in favour of another one")
+            self.log_event("connection dropped in favour of another one")
             return True
         return False
 
@@ -162,9 +162,9 @@ class Connections:
                 connection.deadlines.clear()
                 connection.drop()
 
-    def tell(self, event: str) -> None:
+    def log_event(self, event: str) -> None:
         """Log what happened to a connection, at a limited rate."""
-        if (left_out := self._told.admit(event)) is not None:
+        if (left_out := self._log_limit.admit(event)) is not None:
             log.warning(event, open=len(self._open), limit=self.limit, left_out=left_out)
 
 
@@ -228,7 +228,7 @@ class Listener(socket.socket):
     def _refuse(self) -> None:
         """Accept the next connection and close it, so that the event loop is not called for it again and
         again."""
-        self._connections.tell("connection refused: too many are open")
+        self._connections.log_event("connection refused: too many are open")
         os.close(self._spare)
         try:
             with contextlib.suppress(OSError):
@@ -258,11 +258,11 @@ def open_listeners(
     Raises:
         OSError: an address is taken, or the machine has none of them.
     """
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     listeners: list[Listener] = []
     absent: OSError | None = None
     try:
-        for family, _type, _protocol, _name, address in dict.fromkeys(found):
+        for family, _type, _protocol, _name, address in dict.fromkeys(addresses):
             try:
                 listeners.append(Listener(family, address, connections, seconds))
             except OSError as error:

@@ -105,7 +105,7 @@ class HttpServer(uvicorn.Server):
         await super().serve(list(self._listeners))
 
     async def on_tick(self, counter: int) -> bool:
-        """Called by uvicorn ten times a second. Returns whether to stop the server."""
+        """Called by uvicorn ten times a second. Return whether to stop the server."""
         if counter % _TICKS_A_SECOND == 0:
             self.connections.drop_late()
         return await super().on_tick(counter)
@@ -184,13 +184,13 @@ async def read_body(scope: Scope, receive: Receive, size: int, seconds: float) -
 
 def replay_body(body: bytes, receive: Receive) -> Receive:
     """A receive function that returns a body that was already read, and then what follows it."""
-    told = False
+    body_sent = False
 
     async def replayed() -> Message:
-        nonlocal told
-        if told:
+        nonlocal body_sent
+        if body_sent:
             return await receive()
-        told = True
+        body_sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replayed

@@ -176,7 +176,7 @@ class RequestGuard(ABC):
 
     @abstractmethod
     def admit(self, scope: Scope) -> ErrorAnswer | None:
-        """Decide about a request. Returns None to admit it, or the response that rejects it."""
+        """Decide about a request. Return None to admit it, or the response that rejects it."""
 
     def record(self, scope: Scope, status: int, seconds: float) -> None:  # noqa: B027 - optional
         """Count a response, which began after `seconds`."""

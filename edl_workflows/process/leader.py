@@ -87,7 +87,7 @@ class Elector:
         return self._clock() < self._leads_until
 
     def acquire(self, stop: threading.Event) -> bool:
-        """Wait until this process leads. Returns False if `stop` was set first."""
+        """Wait until this process leads. Return False if `stop` was set first."""
         log.info("waiting for leadership", lease=self._election.name, identity=self._election.identity)
         while not stop.is_set():
             if self.attempt():
@@ -110,10 +110,10 @@ class Elector:
                 )
 
     def attempt(self) -> bool:
-        """Try once to acquire or renew the lease. Returns whether this process holds it."""
+        """Try once to acquire or renew the lease. Return whether this process holds it."""
         began = self._clock()
         try:
-            held = self._take(began)
+            held = self._acquire(began)
         except EdlError as error:
             # The state of the lease is unknown. (A conflict means that another process wrote it between our
             # read and our write.) If this process leads, it continues to lead until its time is over.
@@ -134,7 +134,7 @@ class Elector:
         except EdlError as error:
             log.warning("lease not released", error=str(error))
 
-    def _take(self, now: float) -> bool:
+    def _acquire(self, now: float) -> bool:
         election = self._election
         lease = client.find(self._cluster, LEASES, election.name, election.namespace)
         if lease is None:

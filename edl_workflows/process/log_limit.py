@@ -22,7 +22,7 @@ class LogLimit:
         self._kinds: dict[Hashable, tuple[float, int]] = {}
 
     def admit(self, kind: Hashable) -> int | None:
-        """Decide about a line. Returns the number of lines of this kind that were left out since the last
+        """Decide about a line. Return the number of lines of this kind that were left out since the last
         one, or None to leave this one out."""
         now = self._clock()
         if len(self._kinds) >= MAX_KEYS:

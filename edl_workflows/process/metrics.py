@@ -44,9 +44,9 @@ class ProcessMetrics(ApiMetrics):
         what: what a leader does, for the description of the gauge.
     """
 
-    def __init__(self, leading: str, what: str) -> None:
+    def __init__(self, leading: str, activity: str) -> None:
         super().__init__()
-        self._leading = Gauge(leading, f"1 while this process {what}, else 0.", registry=self.registry)
+        self._leading = Gauge(leading, f"1 while this process {activity}, else 0.", registry=self.registry)
 
     def led(self, leading: bool) -> None:
         self._leading.set(1.0 if leading else 0.0)

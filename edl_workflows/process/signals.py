@@ -28,11 +28,11 @@ def alarm_waits() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    rung: list[int] = []
-    handler = signal.signal(signal.SIGALRM, lambda number, _: rung.append(number))
+    delayed_alarms: list[int] = []
+    handler = signal.signal(signal.SIGALRM, lambda number, _: delayed_alarms.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGALRM, handler)
-        if rung and callable(handler):
+        if delayed_alarms and callable(handler):
             handler(signal.SIGALRM, None)

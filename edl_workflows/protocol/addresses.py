@@ -48,10 +48,10 @@ def resolve(address: str) -> str:
     match = _AUTHORITY.match(address) if path else None
     if not path or match is None:
         return address
-    found = _load(path).get(
+    mapped_address = _load(path).get(
         f"{canonical_host(match['host'], os.environ.get(NAMESPACE_VARIABLE, 'default'))}:{match['port']}"
     )
-    return f"{match['scheme'] or ''}{found}{match['rest'] or ''}" if found else address
+    return f"{match['scheme'] or ''}{mapped_address}{match['rest'] or ''}" if mapped_address else address
 
 
 def canonical_host(host: str, namespace: str) -> str:

@@ -74,8 +74,8 @@ class TrainingCluster(Message):
 
     def process_of(self, node_type: str, node_id: int) -> int:
         """The version for which the node's process was started: this one, unless it continues in place."""
-        found = [member.process for member in self.workers if member.id == node_id]
-        return (found[0] if found and node_type == names.WORKER_TYPE else 0) or self.version
+        processes = [member.process for member in self.workers if member.id == node_id]
+        return (processes[0] if processes and node_type == names.WORKER_TYPE else 0) or self.version
 
     def rank_of(self, node_type: str, node_id: int) -> int | None:
         """Rank of a node among the version's members; None if it is not a member."""

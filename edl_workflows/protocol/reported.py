@@ -33,7 +33,7 @@ OutputText = Annotated[str, Field(max_length=8192), AfterValidator(lambda text: 
 
 
 def check_checkpoint_place(place: str) -> None:
-    """Checks that the job's master accepts checkpoints at this place.
+    """Check that the job's master accepts checkpoints at this place.
 
     Raises:
         InvalidError: it is too long, or has characters that are not allowed in a checkpoint's URI.

@@ -51,7 +51,7 @@ class StepReport(Message):
     @field_validator("loss", mode="before")
     @classmethod
     def _diverged(cls, value: object) -> object:
-        """Drops a loss that is not finite, so that the report of the step is still accepted."""
+        """Drop a loss that is not finite, so that the report of the step is still accepted."""
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

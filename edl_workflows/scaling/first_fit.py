@@ -24,9 +24,9 @@ class FirstFitPolicy:
         places = room.place(job, range(job.min_replicas))
         if places is None:
             return []
-        found = _listed(places)
-        _grow(room, {job.key: found}, [job])
-        return found
+        allocation = _listed(places)
+        _grow(room, {job.key: allocation}, [job])
+        return allocation
 
     def optimize(
         self,
@@ -42,10 +42,10 @@ class FirstFitPolicy:
         # moves. Each round but the last serves a more important job than the previous one could: len(jobs) +
         # 2 are enough.
         for _ in range(len(order) + 2):
-            found = _Round(order, nodes, held, pinned).run()
-            if found == held:
+            allocations = _Round(order, nodes, held, pinned).run()
+            if allocations == held:
                 break
-            held = found
+            held = allocations
         return held
 
 
@@ -73,16 +73,16 @@ class Room:
             amount <= free.get(name, 0.0) + _SLACK * amount for name, amount in demand.items() if amount > 0
         )
 
-    def take(self, node: str, demand: Resources, times: int = 1) -> None:
+    def reserve(self, node: str, demand: Resources, times: int = 1) -> None:
         """Subtract a demand, even if that makes free amounts negative; an unknown node is ignored."""
         free = self.free.get(node)
         if free is not None:
             for name, amount in demand.items():
                 free[name] = free.get(name, 0.0) - amount * times
 
-    def take_all(self, job: JobInfo, places: Iterable[tuple[int, str]]) -> None:
+    def reserve_all(self, job: JobInfo, places: Iterable[tuple[int, str]]) -> None:
         for rank, node in places:
-            self.take(node, job.demand(rank))
+            self.reserve(node, job.demand(rank))
 
     def open_to(self, job: JobInfo) -> Iterator[str]:
         """The nodes that accept new replicas of a job, with or without room."""
@@ -95,7 +95,7 @@ class Room:
             node = next((key for key in self.open_to(job) if self.fits(key, job.demand(rank))), None)
             if node is None:
                 return None
-            self.take(node, job.demand(rank))
+            self.reserve(node, job.demand(rank))
             places[rank] = node
         return places
 
@@ -122,11 +122,13 @@ class _Round:
     def run(self) -> dict[str, list[str]]:
         for index, job in enumerate(self._order):
             self._serve(job, self._order[index + 1 :])
-        found = {job.key: _listed(self._minimum[job.key]) for job in self._order}
+        allocations = {job.key: _listed(self._minimum[job.key]) for job in self._order}
         for job in self._order:
-            self._keep_beyond(job, found[job.key])
-        _grow(self._room, found, [job for job in self._order if job.preemptible and found[job.key]])
-        return found
+            self._keep_beyond(job, allocations[job.key])
+        _grow(
+            self._room, allocations, [job for job in self._order if job.preemptible and allocations[job.key]]
+        )
+        return allocations
 
     def _split(self, job: JobInfo, held: Allocation) -> None:
         """Divide a job's replicas into its minimum, which only more important jobs may take, and the rest."""
@@ -134,32 +136,32 @@ class _Round:
             self._minimum[job.key], self._beyond[job.key] = dict(enumerate(held)), []
             return
         fixed = len(job.fixed)
-        there = [node for node in held[fixed:] if node in self._room.free]
+        elastic_nodes = [node for node in held[fixed:] if node in self._room.free]
         least, most = job.min_replicas - fixed, job.max_replicas - fixed
         places = {rank: node for rank, node in enumerate(held[:fixed]) if node in self._room.free}
-        self._minimum[job.key] = places | dict(enumerate(there[:least], fixed))
-        self._beyond[job.key] = there[least:most]
+        self._minimum[job.key] = places | dict(enumerate(elastic_nodes[:least], fixed))
+        self._beyond[job.key] = elastic_nodes[least:most]
 
     def _serve(self, job: JobInfo, later: Sequence[JobInfo]) -> None:
         """Give the job its minimum, or nothing at all."""
         held = self._minimum[job.key]
         if job.key in self._pinned:
-            self._room.take_all(job, held.items())
+            self._room.reserve_all(job, held.items())
             return
         kept: RankNodes = {}
         for rank, node in held.items():
             if self._room.fits(node, job.demand(rank)):
-                self._room.take(node, job.demand(rank))
+                self._room.reserve(node, job.demand(rank))
                 kept[rank] = node
         missing = [rank for rank in range(job.min_replicas) if rank not in kept]
-        found = self._search(job, missing, later) if missing else {}
-        if found is None:
+        places = self._search(job, missing, later) if missing else {}
+        if places is None:
             for rank, node in kept.items():
-                self._room.take(node, job.demand(rank), -1)
+                self._room.reserve(node, job.demand(rank), -1)
             self._minimum[job.key], self._beyond[job.key] = {}, []
             return
-        self._room.take_all(job, found.items())
-        self._minimum[job.key] = kept | found
+        self._room.reserve_all(job, places.items())
+        self._minimum[job.key] = kept | places
 
     def _search(self, job: JobInfo, missing: list[int], later: Sequence[JobInfo]) -> RankNodes | None:
         """Find nodes: free room, else others' room beyond minima, else less important jobs' room."""
@@ -167,41 +169,41 @@ class _Round:
         for spared, also_beyond in ((later, True), (later, False), (as_important, False)):
             room = self._room.copy()
             for other in spared:
-                room.take_all(other, self._minimum[other.key].items())
+                room.reserve_all(other, self._minimum[other.key].items())
             for other in self._order if also_beyond else ():
-                room.take_all(other, enumerate(self._beyond[other.key], other.min_replicas))
+                room.reserve_all(other, enumerate(self._beyond[other.key], other.min_replicas))
             if (places := room.place(job, missing)) is not None:
                 return places
         return None
 
-    def _keep_beyond(self, job: JobInfo, found: list[str]) -> None:
+    def _keep_beyond(self, job: JobInfo, allocation: list[str]) -> None:
         """Keep the replicas beyond the minimum that still have room."""
         for node in self._beyond[job.key]:
             if self._room.fits(node, job.resources):
-                self._room.take(node, job.resources)
-                found.append(node)
+                self._room.reserve(node, job.resources)
+                allocation.append(node)
 
 
 def _importance(job: JobInfo) -> tuple[int, float, str]:
     return -job.priority, -job.age, job.key
 
 
-def _grow(room: Room, found: Mapping[str, list[str]], growing: Sequence[JobInfo]) -> None:
+def _grow(room: Room, allocations: Mapping[str, list[str]], growing: Sequence[JobInfo]) -> None:
     """Give the jobs one replica each in turn, until no job may have another or finds room for it."""
     # Room only shrinks here: a node without room for a job's next replica will not have room again.
     ahead = {job.key: list(room.open_to(job))[::-1] for job in growing}
     while growing:
-        growing = [job for job in growing if _grown(room, job, found[job.key], ahead[job.key])]
+        growing = [job for job in growing if _grown(room, job, allocations[job.key], ahead[job.key])]
 
 
-def _grown(room: Room, job: JobInfo, found: list[str], ahead: list[str]) -> bool:
+def _grown(room: Room, job: JobInfo, allocation: list[str], ahead: list[str]) -> bool:
     """Whether the job got one more replica."""
-    if len(found) >= job.max_replicas:
+    if len(allocation) >= job.max_replicas:
         return False
     while ahead and not room.fits(ahead[-1], job.resources):
         ahead.pop()
     if not ahead:
         return False
-    room.take(ahead[-1], job.resources)
-    found.append(ahead[-1])
+    room.reserve(ahead[-1], job.resources)
+    allocation.append(ahead[-1])
     return True

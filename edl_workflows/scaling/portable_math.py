@@ -43,8 +43,8 @@ def portable_exp(exponents: ArrayLike) -> Floats:
     doublings = np.rint(limited * _BITS_PER_E)
     rest = limited - doublings * _LOG_2_HIGH
     rest = rest - doublings * _LOG_2_LOW
-    found: Floats = np.ldexp(_polynomial(_EXP_SERIES, rest), doublings.astype(np.int32))
-    return found
+    exponential: Floats = np.ldexp(_polynomial(_EXP_SERIES, rest), doublings.astype(np.int32))
+    return exponential
 
 
 def portable_log(values: ArrayLike) -> Floats:
@@ -54,10 +54,10 @@ def portable_log(values: ArrayLike) -> Floats:
     fraction = np.where(low, 2.0 * fraction, fraction)
     powers = np.where(low, doublings - 1, doublings).astype(float)
     quotient = (fraction - 1.0) / (fraction + 1.0)
-    found: Floats = quotient * _polynomial(_LOG_SERIES, quotient * quotient)
-    found += powers * _LOG_2_LOW
-    found += powers * _LOG_2_HIGH
-    return found
+    logarithm: Floats = quotient * _polynomial(_LOG_SERIES, quotient * quotient)
+    logarithm += powers * _LOG_2_LOW
+    logarithm += powers * _LOG_2_HIGH
+    return logarithm
 
 
 def portable_power(bases: ArrayLike, exponent: float) -> Floats:
@@ -70,8 +70,8 @@ def portable_power(bases: ArrayLike, exponent: float) -> Floats:
     values = np.asarray(bases, dtype=float)
     above = values > 0.0
     of_those_above = portable_exp(exponent * portable_log(np.where(above, values, 1.0)))
-    found: Floats = np.where(above, of_those_above, 0.0 if exponent > 0 else np.inf)
-    return found
+    powers: Floats = np.where(above, of_those_above, 0.0 if exponent > 0 else np.inf)
+    return powers
 
 
 def ordered_sum(values: Floats, axis: int) -> Floats:
@@ -79,8 +79,8 @@ def ordered_sum(values: Floats, axis: int) -> Floats:
     if not values.shape[axis]:
         return np.zeros(np.delete(values.shape, axis))
     running: Floats = np.moveaxis(np.add.accumulate(values, axis=axis), axis, 0)
-    found: Floats = running[-1]
-    return found
+    total: Floats = running[-1]
+    return total
 
 
 def solve_positive(matrices: Floats, right: Floats, least_pivot: float) -> Floats:
@@ -108,8 +108,8 @@ def solve_positive(matrices: Floats, right: Floats, least_pivot: float) -> Float
 
 def _polynomial(coefficients: Sequence[float], values: Floats) -> Floats:
     """Evaluate a polynomial by Horner's rule; the coefficients are in the order of the powers."""
-    found = np.full_like(values, coefficients[-1])
+    polynomial = np.full_like(values, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
-        found *= values
-        found += coefficient
-    return found
+        polynomial *= values
+        polynomial += coefficient
+    return polynomial

@@ -43,9 +43,9 @@ def child_values(value: Any, schema: Schema) -> Iterator[tuple[str | int, Any, S
     if isinstance(value, dict):
         properties, extra = schema.get("properties") or {}, schema.get("additionalProperties")
         is_open = extra or schema.get(PRESERVE_UNKNOWN)
-        others = extra if isinstance(extra, Mapping) else ANYTHING if is_open else None
+        additional_schema = extra if isinstance(extra, Mapping) else ANYTHING if is_open else None
         for name, child in value.items():
-            yield name, child, properties.get(name, others)
+            yield name, child, properties.get(name, additional_schema)
     elif isinstance(value, list):
         items = schema.get("items") or (ANYTHING if schema.get(PRESERVE_UNKNOWN) else {})
         for index, child in enumerate(value):
@@ -53,7 +53,7 @@ def child_values(value: Any, schema: Schema) -> Iterator[tuple[str | int, Any, S
 
 
 def prune_unknown_fields(value: Any, schema: Schema, path: Path = (), *, root: bool = False) -> list[str]:
-    """Remove, in place, the fields that `schema` does not have. Returns their paths.
+    """Remove, in place, the fields that `schema` does not have. Return their paths.
 
     Args:
         value: any JSON value.
@@ -61,10 +61,10 @@ def prune_unknown_fields(value: Any, schema: Schema, path: Path = (), *, root: b
         path: of `value`.
         root: `value` is a whole object, which always has apiVersion, kind and metadata.
     """
-    known = TYPE_META if root or schema.get(EMBEDDED_RESOURCE) else frozenset()
+    type_fields = TYPE_META if root or schema.get(EMBEDDED_RESOURCE) else frozenset()
     lost: list[str] = []
     for step, child, below in list(child_values(value, schema)):
-        if step in known or below is ANYTHING:
+        if step in type_fields or below is ANYTHING:
             continue
         if below is None:
             del value[step]
@@ -162,8 +162,8 @@ class SchemaChecker:
             for part in limit:
                 yield from self.violations(value, part, node)
         elif keyword in self.further:
-            for steps, broken, found in self.further[keyword](value, limit):
-                yield Violation(node, keyword, broken, found, schema, steps)
+            for steps, broken, offending in self.further[keyword](value, limit):
+                yield Violation(node, keyword, broken, offending, schema, steps)
 
     def _is_missing(self, name: str, value: Mapping[str, Any], schema: Schema) -> bool:
         if not self.as_written:

@@ -123,26 +123,26 @@ class Application:
 
     def iterations(self, batch_size: int, epoch: int) -> float:
         """Steps with this batch from the start of training to the end of an epoch, counted from 0."""
-        low, high, part = self._around(batch_size)
+        low, high, part = self._neighbours(batch_size)
         return low.iterations[epoch] + (high.iterations[epoch] - low.iterations[epoch]) * part
 
     def gradient(self, batch_size: int, epoch: int) -> GradientNoise:
         """The gradient in an epoch, counted from 0, of a training with this batch."""
-        found = self._gradients.get((batch_size, epoch))
-        if found is None:
-            low, high, part = self._around(batch_size)
-            found = self._gradients[batch_size, epoch] = GradientNoise(
+        gradient = self._gradients.get((batch_size, epoch))
+        if gradient is None:
+            low, high, part = self._neighbours(batch_size)
+            gradient = self._gradients[batch_size, epoch] = GradientNoise(
                 low.grad_sqr[epoch] + (high.grad_sqr[epoch] - low.grad_sqr[epoch]) * part,
                 low.grad_var[epoch] + (high.grad_var[epoch] - low.grad_var[epoch]) * part,
             )
-        return found
+        return gradient
 
     def step_time(self, placement: Placement, local_bsz: int) -> StepTime:
         """The duration of a step; see `ThroughputTable.step_time`."""
-        found = self._steps.get((placement, local_bsz))
-        if found is None:
-            found = self._steps[placement, local_bsz] = self._throughput.step_time(placement, local_bsz)
-        return found
+        step_time = self._steps.get((placement, local_bsz))
+        if step_time is None:
+            step_time = self._steps[placement, local_bsz] = self._throughput.step_time(placement, local_bsz)
+        return step_time
 
     def split(self, batch_size: int, replicas: int) -> BatchSplit:
         """Divide a batch into mini-batches of one size, at most `max_local_bsz`, rounded up.
@@ -158,7 +158,7 @@ class Application:
         size = min(-(-local // mini_batches), self.max_batch_size // (replicas * mini_batches))
         return BatchSplit(max(1, size), accumulation)
 
-    def _around(self, batch_size: int) -> tuple[ValidationTrace, ValidationTrace, float]:
+    def _neighbours(self, batch_size: int) -> tuple[ValidationTrace, ValidationTrace, float]:
         """The trainings with the next smaller and larger batch, and the position between them, 0 to 1."""
         size = min(max(batch_size, self._sizes[0]), self._sizes[-1])
         high = self._sizes[bisect_left(self._sizes, size)]

@@ -279,9 +279,9 @@ class _Simulation:
             self._evict(change.node, crash=change.by == FAILURE)
 
     def _evict(self, node: str, *, crash: bool) -> None:
-        there = [name for name in self._active if node in self._held.get(name, ())]
-        while sum(self._held[name].count(node) for name in there) > self._nodes[node]:
-            name = there.pop()
+        affected_jobs = [name for name in self._active if node in self._held.get(name, ())]
+        while sum(self._held[name].count(node) for name in affected_jobs) > self._nodes[node]:
+            name = affected_jobs.pop()
             del self._held[name]
             self._book(name, 0, self._now)
             if crash:
@@ -292,10 +292,10 @@ class _Simulation:
     def _decide(self) -> None:
         """Call the scheduler, and give each job its new allocation."""
         nodes = {node: gpus for node, gpus in self._nodes.items() if gpus > 0}
-        found = self._scheduler.schedule([self._seen(job) for job in self._active.values()], nodes)
-        _check_promise(found, nodes)
+        allocations = self._scheduler.schedule([self._seen(job) for job in self._active.values()], nodes)
+        _check_promise(allocations, nodes)
         for name, job in self._active.items():
-            places = list(found.get(name, ()))
+            places = list(allocations.get(name, ()))
             if places != self._held.get(name, []):
                 job.place(_placement(places), self._now, self._settings.restart_penalty)
                 self._held[name] = places
@@ -331,8 +331,8 @@ def _check(workload: Sequence[WorkloadJob], applications: Mapping[str, Applicati
         raise InvalidError(f"workload: no traces of the applications {', '.join(missing)}; read them first")
 
 
-def _check_promise(found: Mapping[str, Sequence[str]], nodes: Mapping[str, int]) -> None:
-    used = Counter(node for places in found.values() for node in places)
+def _check_promise(allocations: Mapping[str, Sequence[str]], nodes: Mapping[str, int]) -> None:
+    used = Counter(node for places in allocations.values() for node in places)
     for node, count in used.items():
         if count > nodes.get(node, 0):
             raise InvalidError(

@@ -142,7 +142,7 @@ class SimulatedJob:
         return delay
 
     def _train(self, now: float, end: float, slowdown: float) -> float:
-        """Train until the epoch is complete or `end` is reached. Returns the time then."""
+        """Train until the epoch is complete or `end` is reached; return the time then."""
         speed = self._goodput() * (1.0 - slowdown)
         target = self.application.progress_after(self.epoch + 1)
         missing = max(0.0, target - self.progress)

@@ -83,7 +83,7 @@ def _utilisation(run: SimulationRun, first: float, last: float) -> float:
     # A sample's capacity counts until the next sample. Until then jobs hold no more GPUs, so the result is at
     # most 1.
     times = [first, *(sample.time for sample in samples[1:]), last]
-    there = math.fsum(
+    available = math.fsum(
         sample.gpus * (end - start) for sample, (start, end) in zip(samples, pairwise(times), strict=True)
     )
-    return math.fsum(job.attained_service for job in run.jobs) / there if there else math.nan
+    return math.fsum(job.attained_service for job in run.jobs) / available if available else math.nan

@@ -16,8 +16,8 @@ from edl_workflows.simulator.scheduler import (
     ActiveJob,
     FixedBatchScheduler,
     SchedulerInputs,
+    allocate_emptiest,
     free_gpus,
-    take_emptiest,
 )
 
 
@@ -31,14 +31,14 @@ class OptimusScheduler(FixedBatchScheduler):
     def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
         """Decide the numbers of replicas by gain, then place the jobs, the smallest first."""
         replicas = self._share(jobs, nodes)
-        found = {
+        allocations = {
             job.spec.name: job.held for job in jobs if job.held and len(job.held) == replicas[job.spec.name]
         }
-        free = free_gpus(nodes, found.values())
-        for name in sorted(replicas, key=lambda one: replicas[one]):
-            if name not in found:
-                found[name] = take_emptiest(free, replicas[name])
-        return found
+        free = free_gpus(nodes, allocations.values())
+        for name in sorted(replicas, key=lambda job: replicas[job]):
+            if name not in allocations:
+                allocations[name] = allocate_emptiest(free, replicas[name])
+        return allocations
 
     def _share(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> dict[str, int]:
         """Job → its number of replicas."""
@@ -51,7 +51,7 @@ class OptimusScheduler(FixedBatchScheduler):
             for name, job in by_name.items()
         }
         for _ in range(gpus if gains else 0):
-            name = max(gains, key=lambda one: gains[one])
+            name = max(gains, key=lambda job: gains[job])
             if gains[name] <= 0:
                 break
             replicas[name] += 1

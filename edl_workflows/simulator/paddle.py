@@ -116,7 +116,7 @@ class _Experiment:
         self._cores = CORES / NODES
         self._trainers: dict[str, list[_Pod]] = {}
         """Job → its trainer pods that are not being deleted, oldest first."""
-        self._others: dict[str, list[_Pod]] = {"nginx": []}
+        self._other_pods: dict[str, list[_Pod]] = {"nginx": []}
         """Parameter servers of each job, and Nginx's pods."""
         self._stopping: list[_Pod] = []
         self._submitted: dict[str, int] = {}
@@ -150,17 +150,17 @@ class _Experiment:
         if now % 10 == 0 and len(self._submitted) < self._case.jobs:
             job = f"job-{len(self._submitted):02}"
             self._submitted[job] = now
-            self._others[job] = [_Pod(job, SERVER_CORES, now) for _ in range(SERVERS)]
+            self._other_pods[job] = [_Pod(job, SERVER_CORES, now) for _ in range(SERVERS)]
             self._trainers[job] = []
             self._resize(self._trainers[job], job, TRAINER_CORES, self._case.trainers or MIN_TRAINERS, now)
-        wanted = [count for begin, count in self._case.nginx if begin <= now]
-        if wanted:
-            self._resize(self._others["nginx"], "nginx", NGINX_CORES, wanted[-1], now)
+        nginx_counts = [count for begin, count in self._case.nginx if begin <= now]
+        if nginx_counts:
+            self._resize(self._other_pods["nginx"], "nginx", NGINX_CORES, nginx_counts[-1], now)
 
-    def _resize(self, pods: list[_Pod], owner: str, cores: float, wanted: int, now: int) -> None:
+    def _resize(self, pods: list[_Pod], owner: str, cores: float, count: int, now: int) -> None:
         """Create pods, or delete the youngest."""
-        pods += [_Pod(owner, cores, now) for _ in range(wanted - len(pods))]
-        while len(pods) > wanted:
+        pods += [_Pod(owner, cores, now) for _ in range(count - len(pods))]
+        while len(pods) > count:
             self._delete(pods, pods[-1], now)
 
     def _delete(self, pods: list[_Pod], pod: _Pod, now: int) -> None:
@@ -178,11 +178,11 @@ class _Experiment:
             )
             for job, pods in self._trainers.items()
         }
-        for owner, pods in self._others.items():
+        for owner, pods in self._other_pods.items():
             for number, pod in enumerate(pods):
                 if pod.node is None:
                     jobs[f"{owner}/{number}"] = fulfilment.FulfilmentJob({"cpu": pod.cores}, 1, 1, 1)
-        plan = fulfilment.plan_fulfilment(jobs, self._known_nodes())
+        plan = fulfilment.plan_fulfilment(jobs, self._available_nodes())
         for job, change in plan.changes.items():
             pods = self._trainers[job]
             stay = Counter(plan.places.get(job, _places(pods)))
@@ -193,13 +193,13 @@ class _Experiment:
                     self._delete(pods, pod, now)
             self._resize(pods, job, TRAINER_CORES, change.after, now)
 
-    def _known_nodes(self) -> Mapping[str, FulfilmentNode]:
+    def _available_nodes(self) -> Mapping[str, FulfilmentNode]:
         """The nodes, with the resources that pods other than trainers use.
 
         Terminating pods are not counted, because their cores would be freed twice.
         """
         used = dict.fromkeys(self._nodes, 0.0)
-        for pods in self._others.values():
+        for pods in self._other_pods.values():
             for pod in pods:
                 if pod.node is not None:
                     used[pod.node] += pod.cores
@@ -222,9 +222,9 @@ class _Experiment:
 
     def _pods(self) -> list[_Pod]:
         """All pods that are not being deleted."""
-        pods = list(self._others["nginx"])
+        pods = list(self._other_pods["nginx"])
         for job in self._submitted:
-            pods += [*self._others[job], *self._trainers[job]]
+            pods += [*self._other_pods[job], *self._trainers[job]]
         return pods
 
     def _measure(self, now: int) -> None:

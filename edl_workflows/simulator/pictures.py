@@ -37,9 +37,9 @@ def draw_utilisation(runs: Mapping[str, SimulationRun], title: str, path: Path) 
         InvalidError: the file can't be written.
     """
     figure = _figure(11, 1.2 + 1.7 * len(runs))
-    rows = figure.subplots(len(runs), 2, sharex=True, sharey="col", squeeze=False, width_ratios=[3, 2])
+    grid = figure.subplots(len(runs), 2, sharex=True, sharey="col", squeeze=False, width_ratios=[3, 2])
     seconds, unit = _unit(max((run.samples[-1].time for run in runs.values() if run.samples), default=0.0))
-    for (held, waiting), colour, (name, run) in zip(rows, _colours(runs), runs.items(), strict=True):
+    for (held, waiting), colour, (name, run) in zip(grid, _colours(runs), runs.items(), strict=True):
         times = [sample.time / seconds for sample in run.samples]
         area: dict[str, Any] = {"step": "post", "lw": 0, "color": colour}
         held.fill_between(times, [sample.used for sample in run.samples], alpha=0.75, **area)
@@ -49,9 +49,9 @@ def draw_utilisation(runs: Mapping[str, SimulationRun], title: str, path: Path) 
         held.set(ylabel="GPUs", ylim=(0, None))
         waiting.set(ylabel="jobs", ylim=(0, None), xlim=(0, None))
         _integers(held, waiting)
-    rows[0][0].set_title("held by jobs (dotted: there are)", loc="right", fontsize="small")
-    rows[0][1].set_title("waiting without a GPU", loc="right", fontsize="small")
-    for axes in rows[-1]:
+    grid[0][0].set_title("held by jobs (dotted: there are)", loc="right", fontsize="small")
+    grid[0][1].set_title("waiting without a GPU", loc="right", fontsize="small")
+    for axes in grid[-1]:
         axes.set_xlabel(unit)
     figure.suptitle(title)
     _save(figure, path)
@@ -75,13 +75,20 @@ def draw_completion(runs: Mapping[str, Sequence[SimulationRun]], title: str, pat
         raise InvalidError("nothing to draw: no run has a complete job; simulate more nodes or smaller jobs")
     figure = _figure(8, 5)
     axes = figure.subplots()
-    for colour, (name, found) in zip(_colours(times), times.items(), strict=True):
+    for colour, (name, durations) in zip(_colours(times), times.items(), strict=True):
         jobs = sum(len(run.jobs) for run in runs[name])
-        parts = [100 * (number + 1) / jobs for number in range(len(found))]
+        parts = [100 * (number + 1) / jobs for number in range(len(durations))]
         axes.step(
-            [*found[:1], *found], [0, *parts] if found else [], where="post", color=colour, lw=1.6, label=name
+            [*durations[:1], *durations],
+            [0, *parts] if durations else [],
+            where="post",
+            color=colour,
+            lw=1.6,
+            label=name,
         )
-        marks = [(percentile(found, part), part * len(found) / jobs) for part in (50, 99) if found]
+        marks = [
+            (percentile(durations, part), part * len(durations) / jobs) for part in (50, 99) if durations
+        ]
         axes.plot([x for x, _ in marks], [y for _, y in marks], "o", color=colour, ms=5)
     axes.set(xscale="log", xlabel="job completion time", ylabel="% of the jobs", ylim=(0, 102))
     _time_ticks(axes)
@@ -111,23 +118,23 @@ def draw_jobs(run: SimulationRun, title: str, path: Path) -> None:
     ends = [holding.end for holding in run.holdings] + [sample.time for sample in run.samples]
     end = max(ends, default=1.0)
     seconds, unit = _unit(end)
-    rows = {job.name: row for row, job in enumerate(jobs)}
+    positions = {job.name: position for position, job in enumerate(jobs)}
     most = max([2, *(holding.gpus for holding in run.holdings)])
     colours = ScalarMappable(LogNorm(1, most), cmap="viridis_r")
-    bars: dict[str, list[tuple[float, float, int]]] = {name: [] for name in rows}
+    bars: dict[str, list[tuple[float, float, int]]] = {name: [] for name in positions}
     for holding in run.holdings:
         if holding.job in bars:
             width = (holding.end - holding.start) / seconds
             bars[holding.job].append((holding.start / seconds, width, holding.gpus))
     for job in jobs:
-        row, begun = (rows[job.name] - 0.4, 0.8), job.submitted / seconds
+        band, begun = (positions[job.name] - 0.4, 0.8), job.submitted / seconds
         last = (end if job.finished is None else job.finished) / seconds
-        axes.broken_barh([(begun, last - begun)], row, color=_WAITS)
+        axes.broken_barh([(begun, last - begun)], band, color=_WAITS)
         spans = [(start, width) for start, width, _ in bars[job.name]]
-        axes.broken_barh(spans, row, color=colours.to_rgba(np.array([gpus for *_, gpus in bars[job.name]])))
+        axes.broken_barh(spans, band, color=colours.to_rgba(np.array([gpus for *_, gpus in bars[job.name]])))
     axes.set(xlabel=unit, xlim=(0, end / seconds), ylim=(max(len(jobs), 1) - 0.5, -0.5))
     if len(jobs) <= _NAMED_BARS:
-        axes.set_yticks(range(len(jobs)), list(rows), fontsize="small")
+        axes.set_yticks(range(len(jobs)), list(positions), fontsize="small")
     else:
         axes.set_ylabel("jobs in the order of their submission")
     bar = figure.colorbar(colours, ax=axes, label="GPUs (grey: waits)", fraction=0.04, pad=0.01)

@@ -137,7 +137,11 @@ class PolluxScheduler:
         if self.history:
             hints = self._with_former(jobs, hints)
         tables = self._speedups.tables(
-            {name: (one.model, MOST_REPLICAS) for name, one in hints.items() if one.model is not None}
+            {
+                name: (job_hints.model, MOST_REPLICAS)
+                for name, job_hints in hints.items()
+                if job_hints.model is not None
+            }
         )
         asked = [self._asked(job, hints[job.spec.name], tables.get(job.spec.name)) for job in jobs]
         free = [NodeInfo(node, {GPU: float(gpus)}) for node, gpus in nodes.items()]

@@ -104,11 +104,12 @@ class CsvRow:
 
     def _field(self, *names: str) -> tuple[str, str]:
         """The name of the column that exists, and its text."""
-        name = next((one for one in names if one in self.fields), None)
+        name = next((column for column in names if column in self.fields), None)
         if name is None:
-            known = ", ".join(self.fields)
+            columns = ", ".join(self.fields)
             raise InvalidError(
-                f"{self.file}:1: there is no column {' or '.join(names)}, only {known}; add it to the header"
+                f"{self.file}:1: there is no column {' or '.join(names)}, only {columns}; "
+                "add it to the header"
             )
         text = (self.fields[name] or "").strip()
         if not text:
@@ -201,8 +202,8 @@ def read_cluster_jobs(path: Path, statuses: Collection[str] = ()) -> list[Cluste
     """
     rows = [row for row in read_rows(path) if not statuses or row.text("status") in statuses]
     if not rows:
-        wanted = f" with a status of {', '.join(statuses)}" if statuses else ""
-        raise InvalidError(f"{path}: there is no job{wanted} in it; give at least one")
+        condition = f" with a status of {', '.join(statuses)}" if statuses else ""
+        raise InvalidError(f"{path}: there is no job{condition} in it; give at least one")
     times = [row.moment("submit_time", "submitted_time", "timestamp") for row in rows]
     return [
         ClusterJob(_name(row), time - min(times), row.whole("num_gpus", "gpus"), row.number("duration"))
@@ -253,14 +254,14 @@ def read_services(path: Path) -> dict[str, list[tuple[float, int]]]:
         NotFoundError: there is no such file.
         InvalidError: a field that can't be read, with its file and line.
     """
-    found: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    demands: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for row in read_rows(path):
         gpus = row.number("gpus", zero=True)
         if gpus != int(gpus):
             raise row.wrong("gpus", f"{row.text('gpus')!r} is not a whole number of at least 0")
         name = row.text("service") if "service" in row.fields else "service"
-        found[name].append((row.number("time", zero=True), int(gpus)))
-    return {name: sorted(demand) for name, demand in found.items()}
+        demands[name].append((row.number("time", zero=True), int(gpus)))
+    return {name: sorted(demand) for name, demand in demands.items()}
 
 
 def read_application(folder: Path, max_local_bsz: int | None = None) -> Application:
@@ -310,13 +311,13 @@ def _read_validation(path: Path) -> ValidationTrace:
 
 def _read_steps(path: Path, key: Callable[[CsvRow], _Value]) -> dict[_Value, dict[int, StepTime]]:
     """Key → local batch size → step time."""
-    found: dict[_Value, dict[int, StepTime]] = defaultdict(dict)
+    step_times: dict[_Value, dict[int, StepTime]] = defaultdict(dict)
     for row in read_rows(path):
         total, sync = row.number("step_time"), row.number("sync_time", zero=True)
         if sync > total:
             raise row.wrong("sync_time", f"the exchange takes {sync} s, longer than the step of {total} s")
-        found[key(row)][row.whole("local_bsz")] = StepTime(total, sync)
-    return found
+        step_times[key(row)][row.whole("local_bsz")] = StepTime(total, sync)
+    return step_times
 
 
 def _placement(row: CsvRow) -> tuple[int, ...]:

@@ -140,7 +140,7 @@ def free_gpus(nodes: Mapping[str, int], held: Iterable[Collection[str]]) -> dict
     return free
 
 
-def take_emptiest(free: dict[str, int], replicas: int) -> list[str]:
+def allocate_emptiest(free: dict[str, int], replicas: int) -> list[str]:
     """Take GPUs for replicas on the nodes with the most free GPUs; of equals, on the first.
 
     Args:
@@ -149,7 +149,7 @@ def take_emptiest(free: dict[str, int], replicas: int) -> list[str]:
     """
     places: list[str] = []
     while len(places) < replicas:
-        node = max(free, key=lambda one: free[one])
+        node = max(free, key=lambda name: free[name])
         count = min(free[node], replicas - len(places))
         places += [node] * count
         free[node] -= count

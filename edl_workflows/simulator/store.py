@@ -24,10 +24,10 @@ class ResultFile:
         data = _read(path)
         self._whole = data.rfind(b"\n") + 1
         """Bytes of complete lines. A partial line was left by a killed process; its run is repeated."""
-        self._known = {_text(result.key): result for result in _parsed(path, data[: self._whole])}
+        self._results = {_text(result.key): result for result in _parsed(path, data[: self._whole])}
 
     def find(self, key: Mapping[str, Any]) -> StudyResult | None:
-        return self._known.get(_text(key))
+        return self._results.get(_text(key))
 
     def add(self, result: StudyResult) -> None:
         """Append a result.
@@ -42,7 +42,7 @@ class ResultFile:
                 self._whole += file.write(json.dumps(result.to_json()).encode() + b"\n")
         except OSError as error:
             raise InvalidError(f"{self._path}: can't be written: {error.strerror}") from error
-        self._known[_text(result.key)] = result
+        self._results[_text(result.key)] = result
 
 
 def _read(path: Path) -> bytes:
@@ -55,13 +55,13 @@ def _read(path: Path) -> bytes:
 
 
 def _parsed(path: Path, data: bytes) -> list[StudyResult]:
-    found = []
+    results = []
     for number, line in enumerate(data.splitlines(), 1):
         try:
-            found.append(StudyResult.parse(json.loads(line)))
+            results.append(StudyResult.parse(json.loads(line)))
         except (ValueError, RecursionError, InvalidError) as error:
             raise InvalidError(f"{path}:{number}: {error}") from error
-    return found
+    return results
 
 
 def _text(key: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from edl_workflows.simulator.metrics import RunMetrics, measure_run
 from edl_workflows.simulator.scheduler import SchedulerInputs, make_scheduler
 from edl_workflows.simulator.workload import WorkloadJob
 
-_METRICS = tuple(one.name for one in fields(RunMetrics))
+_METRICS = tuple(metric.name for metric in fields(RunMetrics))
 _KEY = {"workload", "jobs", "policy", "seed", "settings"}
 
 
@@ -170,17 +170,19 @@ def summarize_results(
         results: of all runs.
         published: (group, policy) → (number of workloads, published mean).
     """
-    found: dict[tuple[str, str], list[StudyResult]] = {}
+    groups: dict[tuple[str, str], list[StudyResult]] = {}
     for result in results:
-        found.setdefault((result.group, result.key["policy"]), []).append(result)
-    rows = []
-    for (group, policy), runs in found.items():
+        groups.setdefault((result.group, result.key["policy"]), []).append(result)
+    summaries = []
+    for (group, policy), runs in groups.items():
         means = [run.metrics.jct_mean for run in runs]
         of, mean = published.get((group, policy), (0, 0.0))
         complete = len({run.key["workload"] for run in runs}) == of
         spread = stdev(means) if len(means) > 1 else 0.0
-        rows.append(StudySummary(group, policy, len(runs), fmean(means), spread, mean if complete else None))
-    return rows
+        summaries.append(
+            StudySummary(group, policy, len(runs), fmean(means), spread, mean if complete else None)
+        )
+    return summaries
 
 
 def jobs_of(run: SimulationRun) -> list[dict[str, Any]]:

@@ -96,13 +96,13 @@ class ThroughputTable:
         """
         if not placements:
             raise InvalidError("no placement was measured; give at least the one of one replica")
-        found: dict[int, dict[int, StepTimeCurve]] = defaultdict(dict)
+        by_nodes: dict[int, dict[int, StepTimeCurve]] = defaultdict(dict)
         for (nodes, replicas), points in (_averaged(placements) | dict(scalability)).items():
-            found[nodes][replicas] = StepTimeCurve.of(points)
+            by_nodes[nodes][replicas] = StepTimeCurve.of(points)
         curves = {
             smallest_rotation(placement): StepTimeCurve.of(points) for placement, points in placements.items()
         }
-        return cls(curves, {nodes: dict(sorted(found[nodes].items())) for nodes in sorted(found)})
+        return cls(curves, {nodes: dict(sorted(by_nodes[nodes].items())) for nodes in sorted(by_nodes)})
 
     def step_time(self, placement: Placement, local_bsz: int) -> StepTime:
         """The duration of a step.
@@ -115,7 +115,7 @@ class ThroughputTable:
         if measured is not None:
             return measured.at(local_bsz)
         replicas = sum(placement)
-        low, high, part = _around(tuple(self.scalability), len(placement))
+        low, high, part = _neighbours(tuple(self.scalability), len(placement))
         # Interpolation keeps the replicas per node, not the replicas: that number lies between 1 and the GPUs
         # of a node, and so within the measured range.
         per_node = replicas / min(len(placement), max(self.scalability))
@@ -125,11 +125,11 @@ class ThroughputTable:
 
     def _on(self, nodes: int, replicas: float, local_bsz: int) -> StepTime:
         curves = self.scalability[nodes]
-        low, high, part = _around(tuple(curves), replicas)
+        low, high, part = _neighbours(tuple(curves), replicas)
         return _between(curves[low].at(local_bsz), curves[high].at(local_bsz), part)
 
 
-def _around(measured: tuple[int, ...], value: float) -> tuple[int, int, float]:
+def _neighbours(measured: tuple[int, ...], value: float) -> tuple[int, int, float]:
     """The neighbours of a value among ascending ones, and its position between them, 0 to 1; clamped."""
     upper = bisect_left(measured, value)
     if upper == 0 or upper == len(measured):
@@ -147,11 +147,13 @@ def _averaged(
     placements: Mapping[Placement, Mapping[int, StepTime]],
 ) -> dict[tuple[int, int], dict[int, StepTime]]:
     """(nodes, replicas) → local batch size → the mean over the placements of that shape."""
-    found: dict[tuple[int, int], dict[int, list[StepTime]]] = defaultdict(lambda: defaultdict(list))
+    by_shape: dict[tuple[int, int], dict[int, list[StepTime]]] = defaultdict(lambda: defaultdict(list))
     for placement, points in placements.items():
         for size, step in points.items():
-            found[len(placement), sum(placement)][size].append(step)
-    return {shape: {size: _mean(steps) for size, steps in points.items()} for shape, points in found.items()}
+            by_shape[len(placement), sum(placement)][size].append(step)
+    return {
+        shape: {size: _mean(steps) for size, steps in points.items()} for shape, points in by_shape.items()
+    }
 
 
 def _mean(steps: Iterable[StepTime]) -> StepTime:

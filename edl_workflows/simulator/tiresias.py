@@ -11,8 +11,8 @@ from edl_workflows.simulator.scheduler import (
     ActiveJob,
     FixedBatchScheduler,
     SchedulerInputs,
+    allocate_emptiest,
     free_gpus,
-    take_emptiest,
 )
 
 QUEUE_THRESHOLD = 16 * 3600.0
@@ -28,10 +28,10 @@ class TiresiasScheduler(FixedBatchScheduler):
     def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
         """Admit jobs in the order of the queues; jobs that continue keep their nodes."""
         running = self._admit(jobs, sum(nodes.values()))
-        found = {job.spec.name: job.held for job in running if job.held}
-        free = free_gpus(nodes, found.values())
-        return found | {
-            job.spec.name: take_emptiest(free, job.spec.replicas) for job in running if not job.held
+        allocations = {job.spec.name: job.held for job in running if job.held}
+        free = free_gpus(nodes, allocations.values())
+        return allocations | {
+            job.spec.name: allocate_emptiest(free, job.spec.replicas) for job in running if not job.held
         }
 
     def _admit(self, jobs: Sequence[ActiveJob], gpus: int) -> list[ActiveJob]:

@@ -38,15 +38,15 @@ def begin_autoscale(cluster: Cluster, request: AutoscaleRequest, _identity: Stag
         NotFoundError: the job does not exist.
         InvalidError: its kind is not autoscaled, or the bounds don't fit it; nothing was changed.
     """
-    row = kind_of(request.kind)
+    kind = kind_of(request.kind)
     namespace = request.namespace or cluster.namespace
-    found = client.get(cluster, row.source.api, request.name, namespace)
-    if (ended := Handle.of_ended(row.name, found, request.if_finished)) is not None:
+    manifest = client.get(cluster, kind.source.api, request.name, namespace)
+    if (ended := Handle.of_ended(kind.name, manifest, request.if_finished)) is not None:
         return ended
-    annotations = found["metadata"].get("annotations") or {}
-    wanted = {**annotations, autoscaling.ANNOTATION: request.bounds}
-    job = row.model.parse(found | {"metadata": found["metadata"] | {"annotations": wanted}})
-    elastic = row.elastic(job) if row.elastic is not None else None
+    annotations = manifest["metadata"].get("annotations") or {}
+    desired = {**annotations, autoscaling.ANNOTATION: request.bounds}
+    job = kind.model.parse(manifest | {"metadata": manifest["metadata"] | {"annotations": desired}})
+    elastic = kind.elastic(job) if kind.elastic is not None else None
     if elastic is not None:
         autoscaling.permitted_bounds(job, elastic)
     elif scaled_by_master(job):
@@ -57,11 +57,11 @@ def begin_autoscale(cluster: Cluster, request: AutoscaleRequest, _identity: Stag
             "this job is not autoscaled: its kind has no bounds, its role says autoScale: false, "
             "it is preemptible, or it is ending",
         )
-        raise ManifestError(f"autoscaling of {row.name} {job.key}", [problem])
-    if wanted != annotations:
+        raise ManifestError(f"autoscaling of {kind.name} {job.key}", [problem])
+    if desired != annotations:
         edit = {"uid": job.metadata.uid, "annotations": {autoscaling.ANNOTATION: request.bounds}}
-        found = client.patch(cluster, row.source.api, request.name, {"metadata": edit}, namespace)
-    return Handle.of(row.name, found, ExistsGoal())
+        manifest = client.patch(cluster, kind.source.api, request.name, {"metadata": edit}, namespace)
+    return Handle.of(kind.name, manifest, ExistsGoal())
 
 
 AUTOSCALE = StageSpec(

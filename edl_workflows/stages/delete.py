@@ -17,9 +17,9 @@ def begin_delete(cluster: Cluster, request: DeleteRequest, _identity: StageIdent
     """Request the deletion."""
     resource = ownership.resource_of(request.kind)
     namespace = request.namespace or cluster.namespace
-    found = client.find(cluster, resource, request.name, namespace)
-    uid = str(found["metadata"]["uid"]) if found else ""
-    if found:
+    manifest = client.find(cluster, resource, request.name, namespace)
+    uid = str(manifest["metadata"]["uid"]) if manifest else ""
+    if manifest:
         # Foreground: the object stays until its pods are gone, so its absence proves that both are.
         options = DeletionOptions(uid=uid, propagation="Foreground")
         client.delete(cluster, resource, request.name, namespace, options)

@@ -128,10 +128,10 @@ class RequestField:
         """The form of a value that is given as text. Booleans count as text: pydantic parses them."""
         annotation: Any = self.info.annotation
         types = [annotation, *getattr(annotation, "__args__", ())]
-        origins = [getattr(one, "__origin__", one) for one in types]
+        origins = [getattr(member, "__origin__", member) for member in types]
         if origins[0] in (tuple, list):
             return "list"
-        if any(isinstance(one, type) and issubclass(one, dict | Model) for one in origins[:1]):
+        if any(isinstance(origin, type) and issubclass(origin, dict | Model) for origin in origins[:1]):
             return "map"
         return "integer" if int in types else "text"
 

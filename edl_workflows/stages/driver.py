@@ -22,7 +22,7 @@ from edl_workflows.kube.shared import SHARED, AsyncStates, BlockingStates, State
 from edl_workflows.stages import failed_pod, queueing
 from edl_workflows.stages.description import R, StageSpec
 from edl_workflows.stages.goals import GoneGoal, Handle, PlanGoal
-from edl_workflows.stages.identity import Notify, StageIdentity, tell_nobody
+from edl_workflows.stages.identity import Notify, StageIdentity, notify_nobody
 from edl_workflows.stages.job_log import (
     PROGRESS_SECONDS,
     StateReporter,
@@ -74,7 +74,7 @@ class GoalWait:
         handle: Handle,
         deadline: float | None = None,
         queue_deadline: float | None = None,
-        notify: Notify = tell_nobody,
+        notify: Notify = notify_nobody,
         observe: Observe = observe_nothing,
     ) -> None:
         self._handle = handle
@@ -140,9 +140,9 @@ class GoalWait:
             self._handle = self._handle.model_copy(update={"uid": state["metadata"]["uid"]})
         self._state = result.message
         if state is None or seen is None or isinstance(self._handle.goal, GoneGoal):
-            self._write(self._reporter.take_line(result.message, time.monotonic()))
+            self._write(self._reporter.report_line(result.message, time.monotonic()))
         else:
-            self._write(self._reporter.take(seen, time.monotonic(), _age_of(state)))
+            self._write(self._reporter.report_state(seen, time.monotonic(), _age_of(state)))
             self._state = "; ".join([result.message, *describe_details(seen)])
         return result
 
@@ -151,7 +151,7 @@ class GoalWait:
         if isinstance(self._handle.goal, GoneGoal):
             self._write(["is gone"])
         elif seen is not None:
-            self._write(self._reporter.take(seen, time.monotonic()) or [describe_state(seen)])
+            self._write(self._reporter.report_state(seen, time.monotonic()) or [describe_state(seen)])
 
     def remind(self) -> None:
         """Write a line if none was written for a minute."""
@@ -197,9 +197,9 @@ def _find(cluster: Cluster, handle: Handle) -> Object | None:
     return client.find(cluster, resource_of(handle.kind), handle.name, handle.namespace)
 
 
-def _age_of(found: Object) -> float:
+def _age_of(manifest: Object) -> float:
     """Seconds since its creation."""
-    created = parse_time(found["metadata"].get("creationTimestamp"))
+    created = parse_time(manifest["metadata"].get("creationTimestamp"))
     return max(0.0, time.time() - created.timestamp()) if created else 0.0
 
 
@@ -207,7 +207,7 @@ def wait_for_goal(
     source: ClusterSource,
     handle: Handle,
     deadline: float | None = None,
-    notify: Notify = tell_nobody,
+    notify: Notify = notify_nobody,
     *,
     queue_deadline: float | None = None,
     observe: Observe = observe_nothing,
@@ -292,7 +292,7 @@ async def await_goal(
     source: ClusterSource,
     handle: Handle,
     deadline: float | None = None,
-    notify: Notify = tell_nobody,
+    notify: Notify = notify_nobody,
     *,
     queue_deadline: float | None = None,
     everywhere: bool = False,
@@ -357,7 +357,7 @@ def run_stage(
     request: R,
     identity: StageIdentity,
     deadline: float | None = None,
-    notify: Notify = tell_nobody,
+    notify: Notify = notify_nobody,
 ) -> Outputs:
     """Begin a stage and wait for its goal, in one call. A stage that is skipped says so and returns the
     outputs of the job as it is.

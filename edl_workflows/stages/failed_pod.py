@@ -32,9 +32,9 @@ WIDTH = 200
 """Characters; a longer line is wrapped."""
 READ_POLICY = CallPolicy(attempts=2, read_seconds=10.0)
 """Short time-outs: the report of a failure must not wait long for a node that does not answer."""
-JOB_SECONDS, _LOOK_SECONDS = 20.0, 0.5
+JOB_SECONDS, _POLL_SECONDS = 20.0, 0.5
 """A plan of a failed job fails a moment before the job's phase says so: the longest wait for the phase, and
-the interval of looks at it."""
+the interval between reads of it."""
 
 
 def explain_failure(source: ClusterSource, handle: Handle, failed: Failed) -> Failed:
@@ -56,13 +56,13 @@ def explain_failure(source: ClusterSource, handle: Handle, failed: Failed) -> Fa
 
 
 def _explain(cluster: Cluster, handle: Handle) -> list[str]:
-    row = kinds.kind_of(handle.kind)
-    found = client.find(cluster, row.source.api, handle.name, handle.namespace)
-    if found is None:
+    kind = kinds.kind_of(handle.kind)
+    manifest = client.find(cluster, kind.source.api, handle.name, handle.namespace)
+    if manifest is None:
         return []
-    if row.view is not None:
-        return describe_failed_pod(cluster, handle.kind, found)
-    job = _wait_for_failure(cluster, ScalePlan.read_stored(found)[0].job, handle.namespace)
+    if kind.view is not None:
+        return describe_failed_pod(cluster, handle.kind, manifest)
+    job = _wait_for_failure(cluster, ScalePlan.read_stored(manifest)[0].job, handle.namespace)
     seen = read_object(ELASTIC_JOB, job)
     if not isinstance(seen, JobView) or job is None or seen.phase is not JobPhase.FAILED:
         return []
@@ -74,11 +74,11 @@ def _wait_for_failure(cluster: Cluster, job: str, namespace: str) -> Object | No
     """The ElasticJob, once its phase is final or `JOB_SECONDS` are over."""
     deadline = time.monotonic() + JOB_SECONDS
     while True:
-        found = client.find(cluster, ELASTIC_JOBS, job, namespace)
-        seen = read_object(ELASTIC_JOB, found)
+        manifest = client.find(cluster, ELASTIC_JOBS, job, namespace)
+        seen = read_object(ELASTIC_JOB, manifest)
         if not isinstance(seen, JobView) or seen.phase.final or time.monotonic() > deadline:
-            return found
-        time.sleep(_LOOK_SECONDS)
+            return manifest
+        time.sleep(_POLL_SECONDS)
 
 
 def describe_failed_pod(cluster: Cluster, kind: str, job: Object) -> list[str]:
@@ -112,16 +112,16 @@ def _wrapped(line: str) -> list[str]:
     return wrapper.wrap(line.rstrip())
 
 
-def _read_failed_pod(cluster: Cluster, row: Kind, job: JobView) -> FailedPod | None:
+def _read_failed_pod(cluster: Cluster, kind: Kind, job: JobView) -> FailedPod | None:
     """The pod that failed first, with its output."""
-    scope = Scope(PODS, job.namespace, label_selector=row.pods_of(job.name))
+    scope = Scope(PODS, job.namespace, label_selector=kind.pods_of(job.name))
     failures = sorted(_failures(client.list_objects(cluster, scope).items), key=lambda failure: failure[0])
     if not failures:
         return None
     _time, pod, container, previous = failures[0]
     options = LogOptions(container, tail_lines=MAX_LINES, previous=previous)
     text = logs.read_end(cluster, manifests.name_of(pod), job.namespace, options, 4 * MAX_CHARACTERS)
-    return FailedPod(f"{manifests.name_of(pod)} ({row.node_of(pod)})", inert_text(text))
+    return FailedPod(f"{manifests.name_of(pod)} ({kind.node_of(pod)})", inert_text(text))
 
 
 def _failures(pods: Iterable[Object]) -> Iterator[tuple[str, Object, str, bool]]:

@@ -118,7 +118,7 @@ class Handle(Model):
     def of(
         cls,
         kind: str,
-        found: Object,
+        manifest: Object,
         goal: Goal,
         creator: StageIdentity | None = None,
         if_finished: IfFinished = IfFinished.FAIL,
@@ -127,36 +127,36 @@ class Handle(Model):
 
         Args:
             kind: kind of the object.
-            found: the object.
+            manifest: the object.
             goal: the state to wait for.
             creator: who runs the stage, if the stage created the object or adopted it.
             if_finished: the result if the job succeeds before the goal is reached.
         """
-        metadata = found["metadata"]
+        metadata = manifest["metadata"]
         return cls(
             kind=kind,
             namespace=metadata["namespace"],
             name=metadata["name"],
             goal=goal,
             uid=metadata["uid"],
-            version=version_of(found),
+            version=version_of(manifest),
             owner=creator.owner if creator is not None else "",
             attempt=creator.attempt if creator is not None else "",
             if_finished=if_finished,
         )
 
     @classmethod
-    def of_ended(cls, kind: str, found: Object, if_finished: IfFinished) -> Self | None:
+    def of_ended(cls, kind: str, manifest: Object, if_finished: IfFinished) -> Self | None:
         """The handle of a change for which a job has ended too early; None if the job has not ended.
 
         The change then creates nothing; `evaluate_goal` decides its result.
 
         Args:
             kind: kind of the job.
-            found: the job.
+            manifest: the job.
             if_finished: the result if the job has succeeded.
         """
-        job = read_object(kind, found)
+        job = read_object(kind, manifest)
         if not isinstance(job, JobView) or not job.phase.final:
             return None
-        return cls.of(kind, found, UnfinishedGoal(), if_finished=if_finished)
+        return cls.of(kind, manifest, UnfinishedGoal(), if_finished=if_finished)

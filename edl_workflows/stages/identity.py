@@ -36,7 +36,7 @@ Notify = Callable[[str], None]
 """Called with a line for people about the object of a stage."""
 
 
-def tell_nobody(_line: str) -> None:
+def notify_nobody(_line: str) -> None:
     """The `Notify` of callers that show no lines."""
 
 
@@ -48,7 +48,8 @@ class StageIdentity:
         owner: the task instance, as ``airflow/<dag>/<run>/<task>/<map index>``; the same for all its
             attempts. With several Airflow installations in one namespace, ``airflow@<installation>/…``.
         attempt: id of this attempt.
-        known: name of the object that an earlier attempt created, if known; it replaces the derived name.
+        existing_name: name of the object that an earlier attempt created, if known; it replaces the derived
+            name.
         rerun: an earlier attempt delivered its result, so an object that has ended belongs to the past and is
             replaced. Otherwise it is the result of an attempt that died before delivering it, and is used.
         on_cancel: value of `ON_CANCEL_ANNOTATION`; "" for none: nobody but the owner cancels the object.
@@ -59,12 +60,12 @@ class StageIdentity:
 
     owner: str
     attempt: str = "1"
-    known: str = ""
+    existing_name: str = ""
     rerun: bool = False
     on_cancel: str = ""
     lifetime: Lifetime | Literal[""] = ""
     trace: str = ""
-    notify: Notify = field(default=tell_nobody, compare=False, repr=False)
+    notify: Notify = field(default=notify_nobody, compare=False, repr=False)
 
     @classmethod
     def of_person(cls, program: str) -> Self:

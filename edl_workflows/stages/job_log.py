@@ -53,13 +53,13 @@ def describe_state(seen: JobView | ScalePlan) -> str:
     nodes, progress, speed and checkpoint."""
     if isinstance(seen, ScalePlan):
         status = seen.status
-        why = "; ".join(part for part in (seen.spec.reason, status.message) if part)
+        reason = "; ".join(part for part in (seen.spec.reason, status.message) if part)
         paused = "" if status.stall_seconds is None else f"; training paused for {status.stall_seconds:.1f} s"
-        return f"is {status.phase or ScalePlanPhase.PENDING}" + (f": {why}" if why else "") + paused
-    why = ": ".join(part for part in (seen.reason, seen.message) if part)
+        return f"is {status.phase or ScalePlanPhase.PENDING}" + (f": {reason}" if reason else "") + paused
+    reason = ": ".join(part for part in (seen.reason, seen.message) if part)
     if seen.phase is JobPhase.SUSPENDED and (queue := seen.labels.get(KUEUE_LABEL)):
-        why += f"; in the queue {queue} of Kueue"
-    return "; ".join([f"is {seen.phase}" + (f" ({why})" if why else ""), *describe_details(seen)])
+        reason += f"; in the queue {queue} of Kueue"
+    return "; ".join([f"is {seen.phase}" + (f" ({reason})" if reason else ""), *describe_details(seen)])
 
 
 def describe_details(seen: ObservedObject) -> list[str]:
@@ -137,38 +137,40 @@ def describe_time_left(progress: Progress) -> str:
 def _describe_restarts(before: JobView | None, now: JobView) -> Iterator[str]:
     """New restarts and failures for good; of those before the first state only their number."""
     if before is None:
-        restarts = [one for one in now.restarts if one.replaced]
-        failures = [one for one in now.restarts if not one.replaced]
+        restarts = [restart for restart in now.restarts if restart.replaced]
+        failures = [restart for restart in now.restarts if not restart.replaced]
         yield from _count_before("had restarts before", restarts, now)
         yield from _count_before("did not replace nodes before", failures, now)
         return
-    for one in now.restarts:
-        if one not in before.restarts:
-            what = (
-                f"restarts {one.subject}" if one.replaced else f"does not replace {one.subject}, which failed"
+    for restart in now.restarts:
+        if restart not in before.restarts:
+            action = (
+                f"restarts {restart.subject}"
+                if restart.replaced
+                else f"does not replace {restart.subject}, which failed"
             )
-            yield f"{what}: {', '.join(filter(None, (one.cause, one.message)))}"
+            yield f"{action}: {', '.join(filter(None, (restart.cause, restart.message)))}"
 
 
-def _count_before(what: str, found: Sequence[RestartRecord], now: JobView) -> Iterator[str]:
-    if found:
-        count = f"{len(found)} or more" if len(now.restarts) >= KEPT_RESTARTS else f"{len(found)}"
-        yield f"{what} ({count}); the newest: {found[-1].subject}, {found[-1].cause}"
+def _count_before(description: str, restarts: Sequence[RestartRecord], now: JobView) -> Iterator[str]:
+    if restarts:
+        count = f"{len(restarts)} or more" if len(now.restarts) >= KEPT_RESTARTS else f"{len(restarts)}"
+        yield f"{description} ({count}); the newest: {restarts[-1].subject}, {restarts[-1].cause}"
 
 
 def _describe_plans(before: JobView | None, now: JobView) -> Iterator[str]:
     """What the job's optimizer plans while the job runs, once for each plan, and what becomes of it."""
     plan, changes = now.planned, _changes_of(now.planned)
-    known = _changes_of(before.planned) if before is not None else []
-    if plan is None or now.phase.final or changes in ([], known):
+    earlier_changes = _changes_of(before.planned) if before is not None else []
+    if plan is None or now.phase.final or changes in ([], earlier_changes):
         return
-    reasons = "; ".join(f"{what}: {why}" for what, why in sorted(plan.reasons.items()))
-    said = ", ".join(changes) + (f" ({reasons})" if reasons else "")
+    reasons = "; ".join(f"{subject}: {reason}" for subject, reason in sorted(plan.reasons.items()))
+    summary = ", ".join(changes) + (f" ({reasons})" if reasons else "")
     if now.annotations.get(autoscaling.ANNOTATION, "") not in ("", autoscaling.OFF):
-        yield f"has a new proposal of its optimizer: {said}"
+        yield f"has a new proposal of its optimizer: {summary}"
         return
     yield (
-        f"has advice of its optimizer: {said}; autoscaling is off, so nothing changes: "
+        f"has advice of its optimizer: {summary}; autoscaling is off, so nothing changes: "
         f"`edl autoscale {now.name}` lets its master apply its plans, the stage apply-plan applies one"
     )
 
@@ -176,16 +178,17 @@ def _describe_plans(before: JobView | None, now: JobView) -> Iterator[str]:
 def _changes_of(plan: AutoscalingStatus | None) -> list[str]:
     if plan is None:
         return []
-    wanted = sorted(plan.replica_resource_specs.items())
+    replica_specs = sorted(plan.replica_resource_specs.items())
     counts = [
-        f"{role} {to.replicas}" if to.replicas is not None else f"{role} resized" for role, to in wanted
+        f"{role} {to.replicas}" if to.replicas is not None else f"{role} resized"
+        for role, to in replica_specs
     ]
     return [*counts, *(f"{pod.name} replaced" for pod in plan.migrate_pods)]
 
 
 def _warn(before: JobView | None, now: JobView) -> Iterator[str]:
-    known = before.warnings if before is not None else ()
-    return (f"warns: {warning}" for warning in now.warnings if warning not in known)
+    earlier_warnings = before.warnings if before is not None else ()
+    return (f"warns: {warning}" for warning in now.warnings if warning not in earlier_warnings)
 
 
 def _rounded(value: float) -> str:
@@ -215,7 +218,7 @@ class StateReporter:
     written: float = 0.0
     created: float = 0.0
 
-    def take(self, now: JobView | ScalePlan, clock: float, age: float = 0.0) -> list[str]:
+    def report_state(self, now: JobView | ScalePlan, clock: float, age: float = 0.0) -> list[str]:
         """The lines for the next state.
 
         Args:
@@ -233,12 +236,12 @@ class StateReporter:
         silence = self.describe_silence(clock, PROGRESS_SECONDS)
         return [silence] if silence else lines
 
-    def take_line(self, line: str, clock: float) -> list[str]:
+    def report_line(self, line: str, clock: float) -> list[str]:
         """The lines while there is no state worth a line: the object does not exist yet, or is being deleted.
 
         Args:
             line: says so.
-            clock: as of `take`.
+            clock: as of `report_state`.
         """
         if line == self.line:
             return self.remind(clock)

@@ -14,7 +14,7 @@ MAX_CHARACTERS = 3 * 2**20
 server's own limit of a request."""
 MAX_VALUES = 200_000
 """Values of a manifest after the expansion of YAML aliases: a few nested aliases make billions."""
-_MAX_SAID = 1000
+_MAX_QUOTED = 1000
 
 
 def parse_object(text: str, where: str) -> dict[str, Any]:
@@ -34,9 +34,9 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
         raise InvalidError(
             f"{where}: the manifest of one job is required, this has {len(documents)} documents{types}"
         )
-    found: dict[str, Any] = documents[0]
-    check_values(found, where)
-    return found
+    manifest: dict[str, Any] = documents[0]
+    check_values(manifest, where)
+    return manifest
 
 
 def parse_objects(text: str, where: str) -> list[dict[str, Any]]:
@@ -45,7 +45,7 @@ def parse_objects(text: str, where: str) -> list[dict[str, Any]]:
     Raises:
         InvalidError: as `parse_object`; or the text holds no object.
     """
-    found: list[dict[str, Any]] = []
+    manifests: list[dict[str, Any]] = []
     for number, document in enumerate(_documents(text, where), start=1):
         if document is None:
             continue
@@ -56,10 +56,10 @@ def parse_objects(text: str, where: str) -> list[dict[str, Any]]:
         items = document.get("items") if document.get("kind") == "List" else [document]
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise InvalidError(f"{place}: items of a List must be objects")
-        found += items
-    if not found:
+        manifests += items
+    if not manifests:
         raise InvalidError(f"{where}: contains no object")
-    return found
+    return manifests
 
 
 def parse_values(text: str, where: str) -> dict[str, Any] | list[Any]:
@@ -67,9 +67,9 @@ def parse_values(text: str, where: str) -> dict[str, Any] | list[Any]:
     documents = _documents(text, where)
     if len(documents) != 1 or not isinstance(documents[0], dict | list):
         raise InvalidError(f"{where}: a YAML map or list is required, this is {text[:80]!r}")
-    found: dict[str, Any] | list[Any] = documents[0]
-    check_values(found, where)
-    return found
+    document: dict[str, Any] | list[Any] = documents[0]
+    check_values(document, where)
+    return document
 
 
 def _documents(text: str, where: str) -> list[Any]:
@@ -84,10 +84,12 @@ def _documents(text: str, where: str) -> list[Any]:
             raise InvalidError(f"{where}: line {line} is nested deeper than {MAX_DEPTH} levels")
         return list(yaml.load_all(text, Loader))
     except PARSE_ERRORS as error:
-        raise InvalidError(f"{where}: not valid YAML: {' '.join(str(error).split())[:_MAX_SAID]}") from error
+        raise InvalidError(
+            f"{where}: not valid YAML: {' '.join(str(error).split())[:_MAX_QUOTED]}"
+        ) from error
 
 
-def check_values(found: dict[str, Any] | list[Any], where: str) -> None:
+def check_values(document: dict[str, Any] | list[Any], where: str) -> None:
     """Check that the values are JSON values, not too many, not too long together, and not nested too deeply:
     the API server rejects others.
 
@@ -96,7 +98,7 @@ def check_values(found: dict[str, Any] | list[Any], where: str) -> None:
     """
     from edl_workflows.stages.server_yaml import MAX_DEPTH
 
-    waiting: list[tuple[_Path, int, Any]] = [((), 1, found)]
+    waiting: list[tuple[_Path, int, Any]] = [((), 1, document)]
     values = characters = 0
     while waiting:
         path, depth, value = waiting.pop()
@@ -114,15 +116,15 @@ def check_values(found: dict[str, Any] | list[Any], where: str) -> None:
         if isinstance(value, dict | list) and depth > MAX_DEPTH:
             raise InvalidError(f"{where}: the manifest is nested deeper than {MAX_DEPTH} levels")
         if isinstance(value, dict):
-            waiting += [((path, str(key)), depth + 1, one) for key, one in value.items()]
+            waiting += [((path, str(key)), depth + 1, child) for key, child in value.items()]
         elif isinstance(value, list):
-            waiting += [((path, index), depth + 1, one) for index, one in enumerate(value)]
+            waiting += [((path, index), depth + 1, child) for index, child in enumerate(value)]
         elif not isinstance(value, str | int | float | None) or (
             isinstance(value, float) and not math.isfinite(value)
         ):
             kind = type(value).__name__
             # Never written out: the aliases in a tuple of !!pairs may stand for billions of values.
-            shown = "this" if isinstance(value, tuple | set) else repr(str(value)[:_MAX_SAID])
+            shown = "this" if isinstance(value, tuple | set) else repr(str(value)[:_MAX_QUOTED])
             raise InvalidError(
                 f"{where}: {_written(path)}: {shown} is read as a {kind}, which JSON does not have; "
                 "put it in quotes"

@@ -11,33 +11,33 @@ _HIDDEN = frozenset({"env", "envs", "args", "command"})
 """Fields whose values may contain passwords: a line says only that they differ."""
 
 
-def describe_differences(manifest: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+def describe_differences(manifest: Mapping[str, Any], job: Mapping[str, Any]) -> list[str]:
     """Lines such as ``spec.suspend: false in the manifest, true in the job``.
 
     Fields that only the job has are left out: the API server adds defaults.
 
     Args:
         manifest: as this attempt would create the job.
-        found: the job.
+        job: the job.
 
     Returns:
         At most `MAX_LINES` lines, and one more that counts the others.
     """
-    lines = list(_differences(manifest.get("spec"), found.get("spec"), "spec", hidden=False))
+    lines = list(_differences(manifest.get("spec"), job.get("spec"), "spec", hidden=False))
     more = len(lines) - MAX_LINES
     return lines if more <= 0 else [*lines[:MAX_LINES], f"and {more} more differences"]
 
 
-def _differences(wanted: Any, found: Any, path: str, *, hidden: bool) -> Iterator[str]:
-    if isinstance(wanted, Mapping) and isinstance(found, Mapping):
-        for key, value in wanted.items():
+def _differences(desired: Any, actual: Any, path: str, *, hidden: bool) -> Iterator[str]:
+    if isinstance(desired, Mapping) and isinstance(actual, Mapping):
+        for key, value in desired.items():
             below = f"{path}.{key}"
-            yield from _differences(value, found.get(key), below, hidden=hidden or key in _HIDDEN)
-    elif isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
-        for index, (one, other) in enumerate(zip(wanted, found, strict=True)):
-            yield from _differences(one, other, f"{path}[{index}]", hidden=hidden)
-    elif wanted != found:
-        values = "" if hidden else f": {_shown(wanted)} in the manifest, {_shown(found)} in the job"
+            yield from _differences(value, actual.get(key), below, hidden=hidden or key in _HIDDEN)
+    elif isinstance(desired, list) and isinstance(actual, list) and len(desired) == len(actual):
+        for index, (desired_element, actual_element) in enumerate(zip(desired, actual, strict=True)):
+            yield from _differences(desired_element, actual_element, f"{path}[{index}]", hidden=hidden)
+    elif desired != actual:
+        values = "" if hidden else f": {_shown(desired)} in the manifest, {_shown(actual)} in the job"
         yield f"{path}{values}" if values else f"{path} differs"
 
 

@@ -69,20 +69,20 @@ def begin_migrate_ps(cluster: Cluster, request: MigratePsRequest, identity: Stag
         EdlError: the errors of `scale_plans.create_plan`.
         InvalidError: jobs of this kind have no parameter servers.
     """
-    row = kinds.kind_of(request.kind)
-    if row.scale is not None:
+    kind = kinds.kind_of(request.kind)
+    if kind.scale is not None:
         servers = ReplicaResourceSpec(replicas=request.replicas, resource=request.resource)
-        return scale_by_spec(cluster, request, row, {names.PS_TYPE: servers})
+        return scale_by_spec(cluster, request, kind, {names.PS_TYPE: servers})
     if request.kind != ELASTIC_JOB:
         raise InvalidError(f"a {request.kind} has no parameter servers to migrate")
 
     def spec(job: ElasticJob) -> dict[str, Any]:
         scale_plans.check_roles(job, (names.PS_TYPE,), "migrate")
-        wanted = {"replicas": request.replicas, "resource": request.resource.to_dict()}
+        replica_spec = {"replicas": request.replicas, "resource": request.resource.to_dict()}
         return {
             "checkpoint": True,
             "replicaResourceSpecs": {
-                names.PS_TYPE: {key: value for key, value in wanted.items() if value is not None}
+                names.PS_TYPE: {key: value for key, value in replica_spec.items() if value is not None}
             },
             "migratePods": _pods(cluster, job, request.migrate),
         }

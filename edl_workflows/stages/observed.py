@@ -21,9 +21,9 @@ def read_object(kind: str, manifest: Mapping[str, Any] | None) -> ObservedObject
     """
     if manifest is None:
         return None
-    row = kinds.kind_of(kind)
-    if row.view is not None:
-        return row.view_stored(manifest)
+    job_kind = kinds.kind_of(kind)
+    if job_kind.view is not None:
+        return job_kind.view_stored(manifest)
     return ScalePlan.read_stored(manifest)[0]
 
 

@@ -91,31 +91,31 @@ def create_or_adopt(
     """
     deadline = time.monotonic() + GONE_SECONDS
     while time.monotonic() < deadline:
-        found = client.find(cluster, target.resource, target.name, target.namespace)
-        if found is None:
+        existing = client.find(cluster, target.resource, target.name, target.namespace)
+        if existing is None:
             try:
                 created = client.create(cluster, _with_owner_marks(make(), identity), target.namespace)
             except AlreadyExistsError:
                 continue  # another attempt or somebody else created it first: read again
             identity.notify(f"{target} created (uid {created['metadata']['uid']})")
             return created
-        _check_owner(found, target, identity)
-        if is_terminating(found):
+        _check_owner(existing, target, identity)
+        if is_terminating(existing):
             time.sleep(POLL_SECONDS)
             continue
         try:
-            if not _must_replace(found, target, identity):
-                adopted = _adopt(cluster, target, found, identity)
+            if not _must_replace(existing, target, identity):
+                adopted = _adopt(cluster, target, existing, identity)
                 identity.notify(
-                    f"{target} exists: {_describe_predecessor(found)}; this attempt continues with it"
+                    f"{target} exists: {_describe_predecessor(existing)}; this attempt continues with it"
                 )
                 return adopted
             identity.notify(
-                f"{target} has ended: {_describe_predecessor(found)}; it is replaced by a new one"
+                f"{target} has ended: {_describe_predecessor(existing)}; it is replaced by a new one"
             )
-            _tell_failure(cluster, target, found, identity)
+            _notify_failure(cluster, target, existing, identity)
             # Foreground: the pods of the successor have the same names.
-            options = DeletionOptions(uid=found["metadata"]["uid"], propagation="Foreground")
+            options = DeletionOptions(uid=existing["metadata"]["uid"], propagation="Foreground")
             client.delete(cluster, target.resource, target.name, target.namespace, options)
         except (ConflictError, NotFoundError):
             continue  # it changed since it was read: read again
@@ -131,45 +131,47 @@ def _with_owner_marks(manifest: Mapping[str, Any], identity: StageIdentity) -> d
     return {**manifest, "metadata": metadata}
 
 
-def _check_owner(found: Object, target: ObjectRef, identity: StageIdentity) -> None:
-    owner = annotation_of(found, OWNER_ANNOTATION)
+def _check_owner(existing: Object, target: ObjectRef, identity: StageIdentity) -> None:
+    owner = annotation_of(existing, OWNER_ANNOTATION)
     if owner != identity.owner:
         whose = f"belongs to {owner}" if owner else "was not created by a pipeline"
         raise ConflictError(f"{target} exists already and {whose}; choose another name, or delete it")
 
 
-def _must_replace(found: Object, target: ObjectRef, identity: StageIdentity) -> bool:
+def _must_replace(existing: Object, target: ObjectRef, identity: StageIdentity) -> bool:
     """Whether the object has ended and is not the result of this attempt."""
-    if annotation_of(found, ATTEMPT_ANNOTATION) == identity.attempt:
+    if annotation_of(existing, ATTEMPT_ANNOTATION) == identity.attempt:
         return False
-    seen = read_object(target.kind, found)
+    seen = read_object(target.kind, existing)
     return seen is not None and has_ended(seen) and (identity.rerun or has_failed(seen))
 
 
-def _tell_failure(cluster: Cluster, target: ObjectRef, found: Object, identity: StageIdentity) -> None:
+def _notify_failure(cluster: Cluster, target: ObjectRef, existing: Object, identity: StageIdentity) -> None:
     """Save the last lines of a failed job before its pods are deleted: its attempt may have died silently."""
     try:
-        lines = failed_pod.describe_failed_pod(cluster, target.kind, found)
+        lines = failed_pod.describe_failed_pod(cluster, target.kind, existing)
     except EdlError as error:
         lines = [f"the output of its pods could not be read: {error}"]
     for line in lines:
         identity.notify(line)
 
 
-def _describe_predecessor(found: Object) -> str:
-    phase = (found.get("status") or {}).get("phase") or "no phase yet"
-    attempt = annotation_of(found, ATTEMPT_ANNOTATION)
-    return f"{phase}, created {found['metadata'].get('creationTimestamp')}, held by attempt {attempt}"
+def _describe_predecessor(predecessor: Object) -> str:
+    phase = (predecessor.get("status") or {}).get("phase") or "no phase yet"
+    attempt = annotation_of(predecessor, ATTEMPT_ANNOTATION)
+    return f"{phase}, created {predecessor['metadata'].get('creationTimestamp')}, held by attempt {attempt}"
 
 
-def _adopt(cluster: Cluster, target: ObjectRef, found: Object, identity: StageIdentity) -> Object:
+def _adopt(cluster: Cluster, target: ObjectRef, existing: Object, identity: StageIdentity) -> Object:
     left = {
-        key: None for key in (names.GONE_ANNOTATION, names.SUSPENDED_ANNOTATION) if annotation_of(found, key)
+        key: None
+        for key in (names.GONE_ANNOTATION, names.SUSPENDED_ANNOTATION)
+        if annotation_of(existing, key)
     }
-    if annotation_of(found, ATTEMPT_ANNOTATION) == identity.attempt and not left:
-        return found
+    if annotation_of(existing, ATTEMPT_ANNOTATION) == identity.attempt and not left:
+        return existing
     body: dict[str, Any] = {
-        "metadata": {**_version_guard(found), "annotations": {**identity.annotations, **left}}
+        "metadata": {**_version_guard(existing), "annotations": {**identity.annotations, **left}}
     }
     if names.SUSPENDED_ANNOTATION in left:
         body["spec"] = kinds.kind_of(target.kind).suspension(suspend=False)
@@ -194,14 +196,14 @@ def cancel_object(cluster: Cluster, handle: Handle, action: CancelAction = "dele
     """
     if action == "keep" or not handle.owner or not handle.uid:
         return False
-    row = kinds.kind_of(handle.kind)
+    kind = kinds.kind_of(handle.kind)
     # A plan can't be suspended, only withdrawn.
-    chosen: CancelAction = "delete" if row.view is None else action
+    chosen: CancelAction = "delete" if kind.view is None else action
 
-    def change(found: Object) -> bool:
-        if gone and annotation_of(found, names.GONE_ANNOTATION) != gone:
+    def change(manifest: Object) -> bool:
+        if gone and annotation_of(manifest, names.GONE_ANNOTATION) != gone:
             return False
-        _cancel_unchanged(cluster, found, row, chosen)
+        _cancel_unchanged(cluster, manifest, kind, chosen)
         return True
 
     return _change_while_ours(cluster, handle, change)
@@ -232,8 +234,8 @@ def record_abandonment(cluster: Cluster, handle: Handle, since: str | None) -> b
     """
     resource = resource_of(handle.kind)
 
-    def change(found: Object) -> bool:
-        body = {"metadata": {**_version_guard(found), "annotations": {names.GONE_ANNOTATION: since}}}
+    def change(manifest: Object) -> bool:
+        body = {"metadata": {**_version_guard(manifest), "annotations": {names.GONE_ANNOTATION: since}}}
         client.patch(cluster, resource, handle.name, body, handle.namespace)
         return True
 
@@ -245,49 +247,49 @@ def _change_while_ours(cluster: Cluster, handle: Handle, change: Callable[[Objec
     resource = resource_of(handle.kind)
 
     def attempt() -> bool:
-        found = client.find(cluster, resource, handle.name, handle.namespace)
-        if found is None or not is_cancellable(found, handle):
+        manifest = client.find(cluster, resource, handle.name, handle.namespace)
+        if manifest is None or not is_cancellable(manifest, handle):
             return False
         try:
-            return change(found)
+            return change(manifest)
         except NotFoundError:
             return False
 
     return client.retry_conflicts(attempt)
 
 
-def is_cancellable(found: Object, handle: Handle) -> bool:
+def is_cancellable(manifest: Object, handle: Handle) -> bool:
     """Whether the handle still owns the object, and `cancel_object` would end it."""
-    marks = (annotation_of(found, OWNER_ANNOTATION), annotation_of(found, ATTEMPT_ANNOTATION))
+    marks = (annotation_of(manifest, OWNER_ANNOTATION), annotation_of(manifest, ATTEMPT_ANNOTATION))
     if (
-        found["metadata"]["uid"] != handle.uid
+        manifest["metadata"]["uid"] != handle.uid
         or marks != (handle.owner, handle.attempt)
-        or is_terminating(found)
+        or is_terminating(manifest)
     ):
         return False
-    seen = read_object(handle.kind, found)
+    seen = read_object(handle.kind, manifest)
     if isinstance(seen, JobView):
         return not seen.phase.final
     return seen is not None and seen.status.phase in (None, ScalePlanPhase.PENDING)
 
 
-def _cancel_unchanged(cluster: Cluster, found: Object, row: Kind, action: CancelAction) -> None:
-    metadata, resource = found["metadata"], row.source.api
+def _cancel_unchanged(cluster: Cluster, manifest: Object, kind: Kind, action: CancelAction) -> None:
+    metadata, resource = manifest["metadata"], kind.source.api
     if action == "delete":
         options = DeletionOptions(uid=metadata["uid"], resource_version=metadata["resourceVersion"])
         client.delete(cluster, resource, metadata["name"], metadata["namespace"], options)
-    elif not row.suspended(found):  # a user who suspended it will resume it
-        mark = {names.SUSPENDED_ANNOTATION: annotation_of(found, ATTEMPT_ANNOTATION)}
+    elif not kind.suspended(manifest):  # a user who suspended it will resume it
+        mark = {names.SUSPENDED_ANNOTATION: annotation_of(manifest, ATTEMPT_ANNOTATION)}
         body = {
-            "metadata": {**_version_guard(found), "annotations": mark},
-            "spec": row.suspension(suspend=True),
+            "metadata": {**_version_guard(manifest), "annotations": mark},
+            "spec": kind.suspension(suspend=True),
         }
         client.patch(cluster, resource, metadata["name"], body, metadata["namespace"])
 
 
-def _version_guard(found: Object) -> dict[str, Any]:
+def _version_guard(manifest: Object) -> dict[str, Any]:
     """Metadata that makes a patch fail if the object has changed since it was read."""
-    return {key: found["metadata"][key] for key in ("uid", "resourceVersion")}
+    return {key: manifest["metadata"][key] for key in ("uid", "resourceVersion")}
 
 
 def annotation_of(obj: Object, key: str) -> str:
@@ -322,12 +324,12 @@ def list_owned(cluster: Cluster, namespace: str, engine: str) -> list[OwnedObjec
         engine: the owner annotation's part before the first slash.
     """
     return [
-        found
+        owned
         for kind in kinds.KINDS
         for obj in _list_if_installed(cluster, Scope(kind.source.api, namespace))
         if annotation_of(obj, OWNER_ANNOTATION).startswith(f"{engine}/")
-        for found in [_read_owned(kind, obj)]
-        if _may_be_cancelled(obj, found.handle)
+        for owned in [_read_owned(kind, obj)]
+        if _may_be_cancelled(obj, owned.handle)
     ]
 
 

@@ -38,13 +38,13 @@ def begin_plan_scale(cluster: Cluster, request: PlanScaleRequest, _identity: Sta
         NotFoundError: the job does not exist.
         InvalidError: the job has no master that plans for it.
     """
-    row = kind_of(request.kind)
-    found = client.get(cluster, row.source.api, request.name, request.namespace or cluster.namespace)
-    job, ended = row.model.parse(found), row.view_stored(found).phase.final
+    kind = kind_of(request.kind)
+    manifest = client.get(cluster, kind.source.api, request.name, request.namespace or cluster.namespace)
+    job, ended = kind.model.parse(manifest), kind.view_stored(manifest).phase.final
     if not ended and not scaled_by_master(job):
-        raise InvalidError(f"{row.name} {job.key} {explain_no_plan(sized=row.elastic is not None)}")
+        raise InvalidError(f"{kind.name} {job.key} {explain_no_plan(sized=kind.elastic is not None)}")
     goal = PlannedGoal(change=request.wait_for_change)
-    return Handle.of(row.name, found, goal, if_finished=request.if_finished)
+    return Handle.of(kind.name, manifest, goal, if_finished=request.if_finished)
 
 
 def explain_no_plan(*, sized: bool) -> str:

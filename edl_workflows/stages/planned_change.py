@@ -58,9 +58,11 @@ class PlannedChange(Model):
 
     def spec(self) -> Mapping[str, Any]:
         """The fields of the ScalePlan that applies it."""
-        reason = "; ".join(f"{what}: {why}" for what, why in sorted(self.reasons.items()))
+        reasons = "; ".join(f"{subject}: {reason}" for subject, reason in sorted(self.reasons.items()))
         return {
-            "replicaResourceSpecs": {role: wanted.to_dict() for role, wanted in self.replicas.items()},
+            "replicaResourceSpecs": {
+                role: replica_spec.to_dict() for role, replica_spec in self.replicas.items()
+            },
             "migratePods": [pod.to_dict() for pod in self.migrate],
-            "reason": reason[:MAX_REASON],
+            "reason": reasons[:MAX_REASON],
         }

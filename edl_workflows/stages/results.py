@@ -122,8 +122,8 @@ def _evaluate_job_goal(handle: Handle, goal: JobGoal, job: JobView) -> StageResu
         return Done(outputs_of(handle, job))
     if job.phase.final:
         return _evaluate_end(handle, job, f"{_describe_goal(goal)} can no longer be reached")
-    why = f": {describe_reason(job.reason, job.message)}" if job.reason else ""
-    return InProgress(f"is {job.phase}{why}", outputs_of(handle, job), job.warnings)
+    reason = f": {describe_reason(job.reason, job.message)}" if job.reason else ""
+    return InProgress(f"is {job.phase}{reason}", outputs_of(handle, job), job.warnings)
 
 
 def _evaluate_end(handle: Handle, job: JobView, missed: str = "") -> StageResult:
@@ -135,11 +135,11 @@ def _evaluate_end(handle: Handle, job: JobView, missed: str = "") -> StageResult
         missed: what became impossible.
     """
     if job.phase is JobPhase.SUCCEEDED:
-        told = f"{handle} has already succeeded, at step {job.progress.step}; {missed}"
-        return _finished(handle, told, job)
-    why = describe_reason(job.reason, job.message)
+        message = f"{handle} has already succeeded, at step {job.progress.step}; {missed}"
+        return _finished(handle, message, job)
+    reason = describe_reason(job.reason, job.message)
     after = f"; {missed}" if missed else ""
-    return Failed(JobFailedError(f"{handle} failed: {why}{after}"))
+    return Failed(JobFailedError(f"{handle} failed: {reason}{after}"))
 
 
 def _finished(handle: Handle, reason: str, seen: JobView | ScalePlan) -> StageEnd:
@@ -175,36 +175,36 @@ def _describe_goal(goal: JobGoal) -> str:
 
 def _evaluate_planned_goal(handle: Handle, goal: PlannedGoal, job: JobView) -> StageResult:
     """While the job changes, its last plan is outdated: only a plan made after the change counts."""
-    found = outputs_of(handle, job)
+    outputs = outputs_of(handle, job)
     if job.phase.final:
         return _evaluate_end(handle, job, "nothing is planned for it any more")
     if job.phase in (JobPhase.SCALING, JobPhase.RESTARTING, JobPhase.SUSPENDED):
-        return InProgress(f"is {job.phase}; a new plan follows", found)
-    if found.plan is None:
-        return InProgress(f"is {job.phase}; its master has not planned it yet", found)
-    if goal.change and found.plan.empty:
-        notes = "; ".join(found.plan.notes)
-        return InProgress(f"has an empty plan{f': {notes}' if notes else ''}", found)
-    return Done(found)
+        return InProgress(f"is {job.phase}; a new plan follows", outputs)
+    if outputs.plan is None:
+        return InProgress(f"is {job.phase}; its master has not planned it yet", outputs)
+    if goal.change and outputs.plan.empty:
+        notes = "; ".join(outputs.plan.notes)
+        return InProgress(f"has an empty plan{f': {notes}' if notes else ''}", outputs)
+    return Done(outputs)
 
 
 def _evaluate_plan_goal(handle: Handle, goal: PlanGoal, plan: ScalePlan) -> StageResult:
     status = plan.status
     phase = status.phase or ScalePlanPhase.PENDING
     if phase is ScalePlanPhase.FAILED:
-        why = describe_reason(status.reason, status.message)
+        reason = describe_reason(status.reason, status.message)
         if status.reason == JOB_FINISHED:
-            return _finished(handle, f"{handle} for job {plan.job} came too late: {why}", plan)
+            return _finished(handle, f"{handle} for job {plan.job} came too late: {reason}", plan)
         if status.reason == JOB_FAILED:
-            return Failed(JobFailedError(f"{handle} for job {plan.job} failed: {why}"))
+            return Failed(JobFailedError(f"{handle} for job {plan.job} failed: {reason}"))
         return Failed(
-            PlanFailedError(f"{handle} for job {plan.job} failed: {why}; the job goes on as before")
+            PlanFailedError(f"{handle} for job {plan.job} failed: {reason}; the job goes on as before")
         )
     order = {name: index for index, name in enumerate(_MIGRATION)}
     if order.get(phase, 0) >= order.get(goal.phase, 0):
         return Done(outputs_of(handle, plan))
-    why = f": {status.message}" if status.message else ""
-    return InProgress(f"is {phase}{why}", outputs_of(handle, plan))
+    reason = f": {status.message}" if status.message else ""
+    return InProgress(f"is {phase}{reason}", outputs_of(handle, plan))
 
 
 def describe_reason(reason: str, message: str) -> str:

@@ -42,15 +42,19 @@ class ScaleRequest(scale_plans.PlanRequest):
 
 def begin_scale(cluster: Cluster, request: ScaleRequest, identity: StageIdentity) -> Handle:
     """Create or adopt the plan, or edit the spec; raises as `scale_plans.create_plan`."""
-    row = kinds.kind_of(request.kind)
-    if row.scale is not None:
-        return scale_by_spec(cluster, request, row, request.replicas)
+    kind = kinds.kind_of(request.kind)
+    if kind.scale is not None:
+        return scale_by_spec(cluster, request, kind, request.replicas)
     if request.kind != ELASTIC_JOB:
         raise InvalidError(f"a {request.kind} can't be scaled")
 
     def spec(job: ElasticJob) -> dict[str, Any]:
         scale_plans.check_roles(job, request.replicas, "replicas")
-        return {"replicaResourceSpecs": {role: wanted.to_dict() for role, wanted in request.replicas.items()}}
+        return {
+            "replicaResourceSpecs": {
+                role: replica_spec.to_dict() for role, replica_spec in request.replicas.items()
+            }
+        }
 
     return scale_plans.create_plan(cluster, request, scale_plans.PlanDraft("scale", spec), identity)
 
@@ -58,7 +62,7 @@ def begin_scale(cluster: Cluster, request: ScaleRequest, identity: StageIdentity
 def scale_by_spec(
     cluster: Cluster,
     request: scale_plans.PlanRequest,
-    row: Kind,
+    kind: Kind,
     replicas: Mapping[str, ReplicaResourceSpec],
 ) -> Handle:
     """Edit the spec of a job of a kind that is scaled so, and wait until all its nodes run. A job that has
@@ -72,39 +76,39 @@ def scale_by_spec(
     namespace = request.namespace or cluster.namespace
 
     def attempt() -> Handle:
-        found = client.get(cluster, row.source.api, request.job, namespace)
-        if (ended := Handle.of_ended(row.name, found, request.if_finished)) is not None:
+        manifest = client.get(cluster, kind.source.api, request.job, namespace)
+        if (ended := Handle.of_ended(kind.name, manifest, request.if_finished)) is not None:
             return ended
-        scaling, done = _edit(found, row, replicas)
+        scaling, done = _edit(manifest, kind, replicas)
         # Guarded by the version: a merge patch replaces whole lists, with whatever others have changed in
         # them.
-        metadata = {key: found["metadata"][key] for key in ("uid", "resourceVersion")}
-        body = {"metadata": metadata | _pinned(found, row), "spec": scaling.spec}
-        changed = client.patch(cluster, row.source.api, request.job, body, namespace)
+        metadata = {key: manifest["metadata"][key] for key in ("uid", "resourceVersion")}
+        body = {"metadata": metadata | _pinned(manifest, kind), "spec": scaling.spec}
+        changed = client.patch(cluster, kind.source.api, request.job, body, namespace)
         goal = JobGoal(phases=(JobPhase.RUNNING,), nodes=max(0, scaling.nodes - done))
-        return Handle.of(row.name, changed, goal, if_finished=request.if_finished)
+        return Handle.of(kind.name, changed, goal, if_finished=request.if_finished)
 
     return client.retry_conflicts(attempt)
 
 
-def _pinned(found: Object, row: Kind) -> dict[str, Any]:
-    """Disables autoscaling, so that the requested counts stay until somebody enables it again."""
-    if row.elastic is None:
+def _pinned(manifest: Object, kind: Kind) -> dict[str, Any]:
+    """Disable autoscaling, so that the requested counts stay until somebody enables it again."""
+    if kind.elastic is None:
         return {}
-    job, wrong = row.model.read_stored(found)
-    if wrong is None and row.elastic(job) is None:
+    job, wrong = kind.model.read_stored(manifest)
+    if wrong is None and kind.elastic(job) is None:
         return {}
     return {"annotations": {autoscaling.ANNOTATION: autoscaling.OFF}}
 
 
-def _edit(found: Object, row: Kind, replicas: Mapping[str, ReplicaResourceSpec]) -> tuple[SpecEdit, int]:
+def _edit(manifest: Object, kind: Kind, replicas: Mapping[str, ReplicaResourceSpec]) -> tuple[SpecEdit, int]:
     """The edit that scales a job, and how many of its nodes have succeeded.
 
     Raises:
         InvalidError: the job has no such role, or its spec would be invalid.
     """
-    seen = row.view_stored(found)
-    scaling = row.rescale(found, {role: _wanted(change) for role, change in replicas.items()})
+    seen = kind.view_stored(manifest)
+    scaling = kind.rescale(manifest, {role: _wanted(change) for role, change in replicas.items()})
     return scaling, sum(counts.succeeded for counts in seen.replicas.values())
 
 

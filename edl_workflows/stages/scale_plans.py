@@ -76,10 +76,10 @@ def create_plan(cluster: Cluster, request: PlanRequest, draft: PlanDraft, identi
     """
     namespace = request.namespace or cluster.namespace
     resource = ownership.resource_of(ELASTIC_JOB)
-    found = client.get(cluster, resource, request.job, namespace)
-    job, wrong = ElasticJob.read_stored(found)
-    ended = Handle.of_ended(ELASTIC_JOB, found, request.if_finished)
-    name = identity.known or identity.name(f"{request.job}-{draft.verb}")
+    job_manifest = client.get(cluster, resource, request.job, namespace)
+    job, wrong = ElasticJob.read_stored(job_manifest)
+    ended = Handle.of_ended(ELASTIC_JOB, job_manifest, request.if_finished)
+    name = identity.existing_name or identity.name(f"{request.job}-{draft.verb}")
     target = ownership.ObjectRef(KIND, namespace, name)
     if ended is not None:  # no new plan can be made, so one that succeeded earlier remains the result
         identity = replace(identity, rerun=False)

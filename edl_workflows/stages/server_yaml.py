@@ -53,10 +53,10 @@ class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mis
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's interface
         first: [
             (tag, pattern)
-            for tag, pattern in known
+            for tag, pattern in resolvers
             if not tag.endswith((":timestamp", ":int", ":float", ":value"))
         ]
-        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     bool_values = {**yaml.SafeLoader.bool_values, "y": True, "n": False}  # noqa: RUF012
 

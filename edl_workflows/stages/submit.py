@@ -88,7 +88,9 @@ def _placed(request: SubmitRequest, identity: StageIdentity, default: str) -> di
     metadata["namespace"] = namespace or request.namespace or default
     # Not the server's generateName: a retry would get another name.
     hint = metadata.pop("generateName", None) or request.hint
-    metadata["name"] = identity.known or metadata.get("name") or identity.name(str(hint), names.MAX_JOB_NAME)
+    metadata["name"] = (
+        identity.existing_name or metadata.get("name") or identity.name(str(hint), names.MAX_JOB_NAME)
+    )
     return manifest
 
 

@@ -49,16 +49,16 @@ def begin_resume(cluster: Cluster, request: ResumeRequest, _identity: StageIdent
 def _switch(
     cluster: Cluster, request: SuspendRequest | ResumeRequest, *, suspend: bool, goal: JobGoal
 ) -> Handle:
-    row = kind_of(request.kind)
-    if row.view is None:
+    kind = kind_of(request.kind)
+    if kind.view is None:
         raise InvalidError(f"a {request.kind} is not a job; only jobs can be suspended and resumed")
     resource = ownership.resource_of(request.kind)
     namespace = request.namespace or cluster.namespace
     job = client.get(cluster, resource, request.name, namespace)
     if (ended := Handle.of_ended(request.kind, job, request.if_finished)) is not None:
         return ended
-    if row.suspended(job) is not suspend:
-        body = {"metadata": {"uid": job["metadata"]["uid"]}, "spec": row.suspension(suspend=suspend)}
+    if kind.suspended(job) is not suspend:
+        body = {"metadata": {"uid": job["metadata"]["uid"]}, "spec": kind.suspension(suspend=suspend)}
         job = client.patch(cluster, resource, request.name, body, namespace)
     return Handle.of(request.kind, job, goal, if_finished=request.if_finished)
 

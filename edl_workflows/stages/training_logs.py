@@ -72,19 +72,19 @@ class PodLine:
     position: LogPosition
 
 
-def choose_pods(row: Kind, pods: Iterable[Object], which: PodChoice) -> list[Object]:
+def choose_pods(kind: Kind, pods: Iterable[Object], which: PodChoice) -> list[Object]:
     """The pods to follow, of those that have started. The chief is the first of the best role: by rank, then
     by index."""
-    started = [pod for pod in pods if _role(row, pod) != names.MASTER_TYPE and _has_started(pod)]
-    started.sort(key=lambda pod: _place(row, pod))
+    started = [pod for pod in pods if _role(kind, pod) != names.MASTER_TYPE and _has_started(pod)]
+    started.sort(key=lambda pod: _place(kind, pod))
     if which == "all":
         return started
     living = [pod for pod in started if not manifests.has_ended(pod)]
     return (living or started)[:1]
 
 
-def _role(row: Kind, pod: Object) -> str:
-    return manifests.get_label(pod, row.labels[1]).lower()
+def _role(kind: Kind, pod: Object) -> str:
+    return manifests.get_label(pod, kind.labels[1]).lower()
 
 
 def _has_started(pod: Object) -> bool:
@@ -92,10 +92,10 @@ def _has_started(pod: Object) -> bool:
     return any(state.get(word) is not None for state in states for word in ("running", "terminated"))
 
 
-def _place(row: Kind, pod: Object) -> tuple[int, int, int, str]:
-    role = _role(row, pod)
+def _place(kind: Kind, pod: Object) -> tuple[int, int, int, str]:
+    role = _role(kind, pod)
     order = _ORDER.index(role) if role in _ORDER else len(_ORDER)
-    index = manifests.get_label(pod, row.labels[2])
+    index = manifests.get_label(pod, kind.labels[2])
     rank = manifests.get_label(pod, names.RANK_INDEX_LABEL) or index
     number, place = (int(text) if text.isdecimal() else 0 for text in (index, rank))
     return order, place, number, manifests.name_of(pod)
@@ -169,15 +169,15 @@ class TrainingLogs:
         request: LogRequest,
         write: Callable[[PodLine], None],
         notify: Notify,
-        known: Mapping[str, LogPosition] | None = None,
+        positions: Mapping[str, LogPosition] | None = None,
     ) -> None:
         self._source = source
         self._handle = handle
-        self._row = kinds.kind_of(handle.kind)
+        self._kind = kinds.kind_of(handle.kind)
         self._request = request
         self._write = write
         self._notify = notify
-        self._positions = dict(known or {})
+        self._positions = dict(positions or {})
         self._followers: dict[str, _Follower] = {}
         self._complete: set[str] = set()
         self._changed = asyncio.Event()
@@ -219,19 +219,19 @@ class TrainingLogs:
         while not self._refused:
             self._changed.clear()
             ended = self._ended
-            if await self._look() and ended and not self._followers:
+            if await self._follow_new_pods() and ended and not self._followers:
                 return
             await self._changed.wait()
             await asyncio.sleep(self._pause)
 
-    async def _look(self) -> bool:
+    async def _follow_new_pods(self) -> bool:
         """List the pods, and follow the new ones; whether the logs of all of them are complete."""
         try:
             pods = await asyncio.to_thread(self._list)
         except EdlError as error:
             self._refuse(error)
             return False
-        chosen = choose_pods(self._row, pods, self._request.pods)
+        chosen = choose_pods(self._kind, pods, self._request.pods)
         for pod in chosen[:MAX_PODS]:
             name = manifests.name_of(pod)
             if name not in self._followers and name not in self._complete:
@@ -240,7 +240,7 @@ class TrainingLogs:
 
     def _list(self) -> list[Object]:
         self._cluster = self._cluster or self._source.connect()
-        selector = self._row.pods_of(self._handle.name)
+        selector = self._kind.pods_of(self._handle.name)
         return client.list_objects(
             self._cluster, Scope(PODS, self._handle.namespace, label_selector=selector)
         ).items
@@ -248,11 +248,11 @@ class TrainingLogs:
     def _follow(self, name: str, pod: Object) -> None:
         assert self._cluster is not None, "pods were listed"
         # A log that is read after its pod has ended is complete; another may have been cut off.
-        whole, node = manifests.has_ended(pod), self._row.node_of(pod)
-        known = self._positions.get(name, LogPosition())
+        whole, node = manifests.has_ended(pod), self._kind.node_of(pod)
+        position = self._positions.get(name, LogPosition())
         container = pod["spec"]["containers"][0]["name"]
         stream = LogStream(
-            self._cluster, name, self._handle.namespace, container, known, self._request.tail_lines
+            self._cluster, name, self._handle.namespace, container, position, self._request.tail_lines
         )
 
         def write(line: LogLine) -> None:

@@ -34,22 +34,22 @@ def ensure_program(cluster: Cluster, program: TrainingProgram, job: Object) -> N
         UnavailableError: the ConfigMap of a former job of that name was not deleted.
     """
     owner, _ = ElasticJob.read_stored(job)
-    wanted = program.to_config_map(owner)
-    name, namespace = wanted["metadata"]["name"], wanted["metadata"]["namespace"]
+    config_map = program.to_config_map(owner)
+    name, namespace = config_map["metadata"]["name"], config_map["metadata"]["namespace"]
     deadline = time.monotonic() + GONE_SECONDS
     while time.monotonic() < deadline:
-        found = client.find(cluster, CONFIG_MAPS, name, namespace)
-        if found is None:
+        existing = client.find(cluster, CONFIG_MAPS, name, namespace)
+        if existing is None:
             try:
-                client.create(cluster, wanted, namespace)
+                client.create(cluster, config_map, namespace)
             except AlreadyExistsError:
                 continue
             return
-        if not is_terminating(found):
-            if _is_owned(found, uid=owner.metadata.uid):
+        if not is_terminating(existing):
+            if _is_owned(existing, uid=owner.metadata.uid):
                 return
-            if not _is_owned(found, kind=owner.kind, name=owner.metadata.name):
-                raise ConflictError(describe_conflict(found, owner))
+            if not _is_owned(existing, kind=owner.kind, name=owner.metadata.name):
+                raise ConflictError(describe_conflict(existing, owner))
         time.sleep(POLL_SECONDS)  # the garbage collector deletes it
     raise UnavailableError(
         f"ConfigMap {namespace}/{name} of a former job of this name was not deleted within "
@@ -57,10 +57,10 @@ def ensure_program(cluster: Cluster, program: TrainingProgram, job: Object) -> N
     )
 
 
-def _is_owned(found: Object, **wanted: str | None) -> bool:
+def _is_owned(config_map: Object, **fields: str | None) -> bool:
     """Whether one of the object's owners has these values."""
-    owners = found["metadata"].get("ownerReferences") or []
-    return any(all(one.get(key) == value for key, value in wanted.items()) for one in owners)
+    owners = config_map["metadata"].get("ownerReferences") or []
+    return any(all(owner.get(key) == value for key, value in fields.items()) for owner in owners)
 
 
 def function_program(function: Callable[..., Any], arguments: Mapping[str, Any]) -> TrainingProgram:

@@ -68,7 +68,7 @@ def make_app() -> FastAPI:
     clusters = Clusters()
 
     @app.exception_handler(exceptions.EdlError)
-    async def tell_error(_request: Request, error: Exception) -> JSONResponse:
+    async def answer_error(_request: Request, error: Exception) -> JSONResponse:
         codes = (code for kind, code in _STATUSES.items() if isinstance(error, kind))
         return JSONResponse({"detail": str(error)}, next(codes, 500), _DATA_HEADERS)
 
@@ -102,9 +102,9 @@ def make_app() -> FastAPI:
         job = _find_decided(JobReader(clusters, rights), selection, decision)
         if not rights.edit(job.dag_id):
             raise exceptions.ForbiddenError(f"you have no right to edit the DAG {job.dag_id}")
-        assert job.found is not None, "one that was deleted is not found"
+        assert job.manifest is not None, "one that was deleted is not found"
         decider = Decider(user.get_name(), selection.dag_id, datetime.now(UTC))
-        elastic = ElasticJob.read_stored(job.found)[0]
+        elastic = ElasticJob.read_stored(job.manifest)[0]
         return DecisionAnswer(message=carry_out(job.cluster, elastic, decision, decider))
 
     @app.get("/files/{name}", include_in_schema=False)
@@ -133,15 +133,15 @@ def _find_decided(reader: JobReader, selection: TaskSelection, decision: Decisio
         UnavailableError: the cluster does not answer in time.
     """
     deadline = time.monotonic() + DOCUMENT_SECONDS
-    for one in find_work(selection):
+    for work in find_work(selection):
         if time.monotonic() > deadline:
             raise exceptions.UnavailableError("the cluster answers slowly, so nothing was decided; try again")
         try:
-            job = reader.find_job(one)
+            job = reader.find_job(work)
         except exceptions.EdlError:
             continue  # not the one that the page showed
-        if (job.row.name, job.namespace, job.name) == (decision.kind, decision.namespace, decision.name):
-            if job.found is not None and job.row.model is ElasticJob:
+        if (job.kind.name, job.namespace, job.name) == (decision.kind, decision.namespace, decision.name):
+            if job.manifest is not None and job.kind.model is ElasticJob:
                 return job
             break
     raise exceptions.NotFoundError(

@@ -86,10 +86,10 @@ def _find_seen(cluster: Cluster, job: ElasticJob, decision: Decision) -> Planned
     Raises:
         ConflictError: the optimizer no longer proposes this.
     """
-    found = find_proposal(job, read_plans(cluster, job.metadata.name, job.metadata.namespace))
-    if found is None or found[0] != decision.proposal:
+    proposal = find_proposal(job, read_plans(cluster, job.metadata.name, job.metadata.namespace))
+    if proposal is None or proposal[0] != decision.proposal:
         raise ConflictError("the plan has changed since it was shown; look at the new one and decide again")
-    return found[1]
+    return proposal[1]
 
 
 def _approve(cluster: Cluster, job: ElasticJob, decision: Decision, decider: Decider) -> Handle:
@@ -112,8 +112,8 @@ def _reject(cluster: Cluster, job: ElasticJob, decision: Decision, decider: Deci
     """Record on the job that its proposal was rejected."""
     _find_seen(cluster, job, decision)
     when = decider.now.isoformat(timespec="minutes")
-    said = f"{decision.proposal} by {inert_text(decider.user)[:200]}, {when}"
-    body = {"metadata": {"uid": job.metadata.uid, "annotations": {REJECTED_ANNOTATION: said}}}
+    rejection = f"{decision.proposal} by {inert_text(decider.user)[:200]}, {when}"
+    body = {"metadata": {"uid": job.metadata.uid, "annotations": {REJECTED_ANNOTATION: rejection}}}
     client.patch(cluster, ELASTIC_JOBS, job.metadata.name, body, job.metadata.namespace)
     return "the plan is rejected; the optimizer may propose another one"
 
@@ -122,8 +122,8 @@ def _withdraw(cluster: Cluster, job: ElasticJob, decision: Decision) -> str:
     """Delete a ScalePlan that has not begun."""
     if decision.action != "reject":
         raise ConflictError(f"ScalePlan {decision.plan} needs no approval; it can only be rejected")
-    found = client.get(cluster, SCALE_PLANS, decision.plan, job.metadata.namespace)
-    plan = ScalePlan.read_stored(found)[0]
+    manifest = client.get(cluster, SCALE_PLANS, decision.plan, job.metadata.namespace)
+    plan = ScalePlan.read_stored(manifest)[0]
     if plan.job != job.metadata.name:
         raise NotFoundError(f"ElasticJob {job.key} has no ScalePlan {decision.plan}")
     if not may_be_withdrawn(plan):

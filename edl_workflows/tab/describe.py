@@ -113,7 +113,9 @@ def find_proposal(job: ElasticJob, plans: Iterable[ScalePlan]) -> tuple[str, Pla
     if status.autoscaling is None or ended or any(not plan.finished for plan in manual):
         return None
     change = PlannedChange.of(status.autoscaling)
-    if not change.migrate and all(_is_done(job, role, wanted) for role, wanted in change.replicas.items()):
+    if not change.migrate and all(
+        _is_done(job, role, replica_spec) for role, replica_spec in change.replicas.items()
+    ):
         return None
     spec = {key: value for key, value in change.spec().items() if key != "reason"}
     changed = [plan.metadata.name for plan in manual if describe_changes(plan.spec) != ["take a checkpoint"]]
@@ -121,32 +123,32 @@ def find_proposal(job: ElasticJob, plans: Iterable[ScalePlan]) -> tuple[str, Pla
     return hashlib.sha256(text.encode()).hexdigest()[:16], change
 
 
-def _is_done(job: ElasticJob, role: str, wanted: ReplicaResourceSpec) -> bool:
+def _is_done(job: ElasticJob, role: str, replica_spec: ReplicaResourceSpec) -> bool:
     """Whether the role already is as proposed. The optimizer updates its proposal only some time after a
     change."""
     counts = job.status.replica_statuses.get(role)
-    same = counts is not None and wanted.replicas in (None, counts.desired)
-    return same and wanted.resource == NodeResource()
+    same = counts is not None and replica_spec.replicas in (None, counts.desired)
+    return same and replica_spec.resource == NodeResource()
 
 
 def describe_history(answer: JobAnswer) -> JobDocument:
     """The document of a job that exists only in a Brain's history."""
-    row = answer.job
+    job = answer.job
     points = select_evenly(answer.points, MAX_POINTS)
     return JobDocument(
-        kind=row.kind,
-        namespace=row.namespace,
-        name=row.name,
-        uid=row.uid,
+        kind=job.kind,
+        namespace=job.namespace,
+        name=job.name,
+        uid=job.uid,
         source="brain",
-        phase=row.phase,
-        reason=row.reason,
-        message=row.message,
-        started=row.started,
-        finished=row.finished,
-        progress=ProgressDocument(step=row.step, speed=row.speed),
-        metrics=_finite(row.metrics),
-        roles=[RoleDocument(role=r, desired=c.desired, ready=c.ready or 0) for r, c in _some(row.replicas)],
+        phase=job.phase,
+        reason=job.reason,
+        message=job.message,
+        started=job.started,
+        finished=job.finished,
+        progress=ProgressDocument(step=job.step, speed=job.speed),
+        metrics=_finite(job.metrics),
+        roles=[RoleDocument(role=r, desired=c.desired, ready=c.ready or 0) for r, c in _some(job.replicas)],
         points=[
             PointDocument(time=p.time, step=p.step, speed=p.speed, nodes=p.nodes, metrics=_finite(p.metrics))
             for p in points
@@ -169,8 +171,8 @@ def describe_history(answer: JobAnswer) -> JobDocument:
 def add_history(document: JobDocument, history: JobDocument) -> JobDocument:
     """The document with what only the Brain knows: more points, and plans that have been deleted since."""
     points = sorted([*document.points, *history.points], key=lambda point: point.time)
-    known = {plan.name for plan in document.plans}
-    older = [plan for plan in history.plans if plan.name and plan.name not in known]
+    plan_names = {plan.name for plan in document.plans}
+    older = [plan for plan in history.plans if plan.name and plan.name not in plan_names]
     plans = [*document.plans, *older][:MAX_PLANS]
     return document.model_copy(update={"points": select_evenly(points, MAX_POINTS), "plans": plans})
 
@@ -192,11 +194,11 @@ def _progress(view: JobView) -> ProgressDocument:
     progress = view.progress
     left = progress.records_total - progress.records
     fraction = min(1.0, progress.records / progress.records_total) if progress.records_total > 0 else None
-    known = fraction is not None and 0 < fraction < 1 and progress.step > 0
+    predictable = fraction is not None and 0 < fraction < 1 and progress.step > 0
     rate = progress.records_per_second
     return ProgressDocument(
         step=progress.step,
-        steps_total=round(progress.step / fraction) if known and fraction else None,
+        steps_total=round(progress.step / fraction) if predictable and fraction else None,
         records=progress.records,
         records_total=progress.records_total,
         fraction=fraction,
@@ -210,12 +212,12 @@ def _speeds(progress: Progress) -> dict[str, float]:
     return {name: value if math.isfinite(value) else 0.0 for name, value in pairs.items()}
 
 
-def _restarts(found: Sequence[RestartRecord]) -> list[RestartDocument]:
+def _restarts(records: Sequence[RestartRecord]) -> list[RestartDocument]:
     return [
         RestartDocument(
             time=r.time.timestamp(), subject=r.subject, cause=r.describe_cause(), message=r.message
         )
-        for r in reversed(found[-MAX_RESTARTS:])
+        for r in reversed(records[-MAX_RESTARTS:])
     ]
 
 
@@ -303,10 +305,10 @@ def may_be_withdrawn(plan: ScalePlan) -> bool:
 
 
 def _proposal(job: ElasticJob, plans: Sequence[ScalePlan]) -> ProposalDocument | None:
-    found, said = find_proposal(job, plans), job.status.autoscaling
-    if found is None or said is None:
+    proposal, status = find_proposal(job, plans), job.status.autoscaling
+    if proposal is None or status is None:
         return None
-    digest, change = found
+    digest, change = proposal
     spec = ScalePlanSpec(replica_resource_specs=change.replicas, migrate_pods=change.migrate)
     rejected, _, who = job.metadata.annotations.get(REJECTED_ANNOTATION, "").partition(" ")
     automatic = job.metadata.annotations.get(autoscaling.ANNOTATION, autoscaling.OFF) != autoscaling.OFF
@@ -316,9 +318,9 @@ def _proposal(job: ElasticJob, plans: Sequence[ScalePlan]) -> ProposalDocument |
         optimizer=change.optimizer,
         stage=change.stage,
         changes=describe_changes(spec)[:MAX_ROWS],
-        reasons=[f"{what}: {why}" for what, why in _some(change.reasons)],
+        reasons=[f"{subject}: {reason}" for subject, reason in _some(change.reasons)],
         notes=change.notes[:MAX_ROWS],
-        time=_seconds(said.time),
+        time=_seconds(status.time),
         decided=who if rejected == digest else "",
     )
 
@@ -327,21 +329,21 @@ def _checkpoints(
     view: JobView, job: ElasticJob | None, plans: Sequence[ScalePlan]
 ) -> list[CheckpointDocument]:
     """The job's newest checkpoint and those of its plans, newest step first."""
-    found = []
+    checkpoints = []
     if view.checkpoint is not None:
         taken = job.status.checkpoint.time if job is not None and job.status.checkpoint is not None else None
-        found.append(
+        checkpoints.append(
             CheckpointDocument(step=view.checkpoint.step, uri=view.checkpoint.uri, time=_seconds(taken))
         )
     for plan in plans:
         saved = plan.status.checkpoint
-        if saved is not None and all(saved.uri != known.uri for known in found):
+        if saved is not None and all(saved.uri != checkpoint.uri for checkpoint in checkpoints):
             ends = [s.start_time for s in plan.status.steps if s.phase is ScalePlanPhase.CHECKPOINTED]
             when = _seconds(ends[0]) if ends else None
-            found.append(
+            checkpoints.append(
                 CheckpointDocument(step=saved.step, uri=saved.uri, time=when, origin=plan.metadata.name)
             )
-    return sorted(found, key=lambda one: -one.step)[:MAX_ROWS]
+    return sorted(checkpoints, key=lambda checkpoint: -checkpoint.step)[:MAX_ROWS]
 
 
 def _some(values: Mapping[str, T]) -> list[tuple[str, T]]:

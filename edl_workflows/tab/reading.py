@@ -54,17 +54,17 @@ class FoundJob:
 
     Attributes:
         dag_id: the DAG whose access rights apply to the job.
-        found: the object; None for a job that the cluster no longer has.
+        manifest: the object; None for a job that the cluster no longer has.
     """
 
     work: TaskWork
     hook: ElasticJobHook
     cluster: Cluster
-    row: Kind
+    kind: Kind
     namespace: str
     name: str
     dag_id: str
-    found: Object | None
+    manifest: Object | None
 
 
 class Clusters:
@@ -112,7 +112,7 @@ class JobReader:
         documents: dict[tuple[str, str, str], JobDocument] = {}
         notes: list[str] = []
         deadline = time.monotonic() + DOCUMENT_SECONDS
-        for one in work:
+        for task_work in work:
             if len(documents) == MAX_JOBS:
                 notes.append(f"The run has more jobs; these are the newest {MAX_JOBS}.")
                 break
@@ -120,14 +120,14 @@ class JobReader:
                 notes.append("The cluster or Brain answers slowly; the run may have more jobs.")
                 break
             try:
-                job = self.find_job(one)
-                known = documents.get((job.row.name, job.namespace, job.name))
-                tasks = [*(known.tasks if known else []), one.task]
-                document = known or self._describe(job, with_logs=with_logs)
+                job = self.find_job(task_work)
+                existing = documents.get((job.kind.name, job.namespace, job.name))
+                tasks = [*(existing.tasks if existing else []), task_work.task]
+                document = existing or self._describe(job, with_logs=with_logs)
             except EdlError as error:
-                notes.append(f"{one.task.task_id}: {error}")
+                notes.append(f"{task_work.task.task_id}: {error}")
                 continue
-            documents[job.row.name, job.namespace, job.name] = document.model_copy(update={"tasks": tasks})
+            documents[job.kind.name, job.namespace, job.name] = document.model_copy(update={"tasks": tasks})
         return list(documents.values()), list(dict.fromkeys(notes))
 
     def find_job(self, work: TaskWork) -> FoundJob:
@@ -149,50 +149,52 @@ class JobReader:
             kind = ELASTIC_JOB
             if not name:
                 raise NotFoundError(f"{target.namespace}/{target.name}: the ScalePlan is gone")
-        row = kinds.kind_of(kind)
-        if row.view is None:
+        job_kind = kinds.kind_of(kind)
+        if job_kind.view is None:
             raise NotFoundError(f"{kind} {target.namespace}/{name} is no job")
-        found = client.find(cluster, row.source.api, name, target.namespace)
-        engine, what = engine_of(hook.installation), f"{kind} {target.namespace}/{name}"
-        dag_id = dag_of_job(found, name, work, engine, cluster.namespace)
+        manifest = client.find(cluster, job_kind.source.api, name, target.namespace)
+        engine, subject = engine_of(hook.installation), f"{kind} {target.namespace}/{name}"
+        dag_id = dag_of_job(manifest, name, work, engine, cluster.namespace)
         if dag_id is None:
-            raise NotFoundError(f"{what} was deleted" if found is None else f"{what} is not this task's")
+            raise NotFoundError(
+                f"{subject} was deleted" if manifest is None else f"{subject} is not this task's"
+            )
         if not self._rights.read(dag_id):
-            raise ForbiddenError(f"{what} belongs to the DAG {dag_id}, which you have no right to see")
-        return FoundJob(work, hook, cluster, row, target.namespace, name, dag_id, found)
+            raise ForbiddenError(f"{subject} belongs to the DAG {dag_id}, which you have no right to see")
+        return FoundJob(work, hook, cluster, job_kind, target.namespace, name, dag_id, manifest)
 
     def _describe(self, job: FoundJob, *, with_logs: bool) -> JobDocument:
         notes: list[str] = []
-        if job.found is None:
+        if job.manifest is None:
             document = self._read_former(job)
         else:
-            elastic = ElasticJob.read_stored(job.found)[0] if job.row.model is ElasticJob else None
+            elastic = ElasticJob.read_stored(job.manifest)[0] if job.kind.model is ElasticJob else None
             plans = _try_plans(job, notes) if elastic is not None else []
-            document = describe_job(job.row.view_stored(job.found), elastic, plans, time.time())
+            document = describe_job(job.kind.view_stored(job.manifest), elastic, plans, time.time())
             document = self._with_history(job, document, notes)
         extra: dict[str, object] = {
-            "dashboard": job.hook.link(job.row.name, job.namespace, job.name),
-            "may_edit": job.found is not None and self._rights.edit(job.dag_id),
+            "dashboard": job.hook.link(job.kind.name, job.namespace, job.name),
+            "may_edit": job.manifest is not None and self._rights.edit(job.dag_id),
             "notes": notes,
         }
         if not self._rights.logs(job.dag_id):
             document = without_output(document)
-        elif with_logs and job.found is not None:
+        elif with_logs and job.manifest is not None:
             extra["log"] = read_last_lines(job)
         return document.model_copy(update=extra)
 
     def _read_former(self, job: FoundJob) -> JobDocument:
         """The Brain's data on a job that was deleted."""
-        what = f"{job.row.name} {job.namespace}/{job.name}"
+        subject = f"{job.kind.name} {job.namespace}/{job.name}"
         url, token = job.hook.brain
-        uid = job.work.target.uid if job.work.target.kind == job.row.name else ""
+        uid = job.work.target.uid if job.work.target.kind == job.kind.name else ""
         if not url or not uid:
             raise NotFoundError(
-                f"{what} was deleted; with edl_brain_url in the connection, its history stays in Brain"
+                f"{subject} was deleted; with edl_brain_url in the connection, its history stays in Brain"
             )
         answer = brain_history.read_history(url, token, uid)
         if answer is None or (answer.job.namespace, answer.job.name) != (job.namespace, job.name):
-            raise NotFoundError(f"{what} was deleted, and Brain has not seen it")
+            raise NotFoundError(f"{subject} was deleted, and Brain has not seen it")
         return describe_history(answer)
 
     def _with_history(self, job: FoundJob, document: JobDocument, notes: list[str]) -> JobDocument:
@@ -217,9 +219,9 @@ def _try_plans(job: FoundJob, notes: list[str]) -> list[ScalePlan]:
 
 def read_last_lines(job: FoundJob) -> LogDocument:
     """The last lines of the chief, or of the first worker of a job without one."""
-    scope = Scope(PODS, job.namespace, label_selector=job.row.pods_of(job.name))
+    scope = Scope(PODS, job.namespace, label_selector=job.kind.pods_of(job.name))
     try:
-        chosen = choose_pods(job.row, client.list_objects(job.cluster, scope).items, "chief")
+        chosen = choose_pods(job.kind, client.list_objects(job.cluster, scope).items, "chief")
         if not chosen:
             return LogDocument(note="No pod has started.")
         pod = chosen[0]
@@ -230,4 +232,4 @@ def read_last_lines(job: FoundJob) -> LogDocument:
         return LogDocument(note=f"The log can't be read: {error}")
     name = manifests.name_of(pod)
     lines = [escape_controls(render_own_line(line, name)) for line in text.splitlines()[-MAX_LOG_LINES:]]
-    return LogDocument(pod=name, node=job.row.node_of(pod), lines=lines)
+    return LogDocument(pod=name, node=job.kind.node_of(pod), lines=lines)

@@ -95,12 +95,12 @@ def find_work(selection: TaskSelection) -> list[TaskWork]:
         return [*conditions, model.task_id == selection.task_id, model.map_index == selection.map_index]
 
     newest = XComModel.timestamp.desc()
-    wanted: Select[Any] = select(XComModel).where(XComModel.key == OBJECT_KEY, *of_selection(XComModel))
+    xcom_query: Select[Any] = select(XComModel).where(XComModel.key == OBJECT_KEY, *of_selection(XComModel))
     fields = select(Rendered.task_id, Rendered.map_index, Rendered.rendered_fields)
     with create_session() as session:
         pushed = [
-            (row.task_id, row.map_index, row.value)
-            for row in session.scalars(wanted.order_by(newest).limit(MAX_TASKS))
+            (xcom.task_id, xcom.map_index, xcom.value)
+            for xcom in session.scalars(xcom_query.order_by(newest).limit(MAX_TASKS))
         ]
         keys = {(task_id, map_index) for task_id, map_index, _ in pushed}
         rendered = {
@@ -131,25 +131,25 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def dag_of_job(
-    found: Object | None, name: str, work: TaskWork, engine: str, own_namespace: str
+    manifest: Object | None, name: str, work: TaskWork, engine: str, own_namespace: str
 ) -> str | None:
     """The DAG whose access rights apply to a job; None if the task gives nobody access to it.
 
     Args:
-        found: the job; None if it was deleted.
+        manifest: the job; None if it was deleted.
         name: name of the job.
         work: the task instance whose XCom names the job.
         engine: the prefix of this Airflow's owner annotations.
         own_namespace: the connection's namespace, for tasks that name none.
     """
-    owner = TaskOwner.parse(annotation_of(found, OWNER_ANNOTATION)) if found is not None else None
+    owner = TaskOwner.parse(annotation_of(manifest, OWNER_ANNOTATION)) if manifest is not None else None
     if owner is not None and owner.engine == engine:
         return owner.dag_id
     task = TaskOwner(engine, work.dag_id, work.run_id, work.task.task_id, work.task.map_index)
-    if found is None and StageIdentity(owner=str(task)).names(name):
+    if manifest is None and StageIdentity(owner=str(task)).names(name):
         return work.dag_id
     given = set(_texts(work.arguments))
-    named = _submits(work, name) if found is None else name in given
+    named = _submits(work, name) if manifest is None else name in given
     return work.dag_id if named and work.target.namespace in (own_namespace, *given) else None
 
 

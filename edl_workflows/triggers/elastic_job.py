@@ -133,24 +133,24 @@ class ElasticJobTrigger(KillableTrigger):
             )
         except EdlError as error:
             result = Failed(error)
-        tell = partial(StageEvent, handle=handle, link=self.link, attempt=self.attempt)
+        make_event = partial(StageEvent, handle=handle, link=self.link, attempt=self.attempt)
         if isinstance(result, Skipped):
-            return tell(status="skipped", message=result.reason)
+            return make_event(status="skipped", message=result.reason)
         if not isinstance(result, Failed):
-            return tell(status="success", outputs=result.outputs)
-        return tell(
+            return make_event(status="success", outputs=result.outputs)
+        return make_event(
             status="timeout" if isinstance(result.error, StageTimeoutError) else "failed",
             error=branch_name(result.error),
             message=str(result.error),
         )
 
     async def _training_logs(self, source: ClusterSource, handle: Handle) -> TrainingLogs | None:
-        """Writes the training logs from where an earlier triggerer stopped; None if no logs are wanted."""
+        """The writer of the training logs, from where an earlier triggerer stopped; None without logs."""
         if self.logs is None:
             return None
         request = LogRequest.model_validate(self.logs)
-        known = await asyncio.to_thread(written_logs.read_positions, self.task_instance)
-        return TrainingLogs(source, handle, request, written_logs.write_line, self.log.warning, known)
+        positions = await asyncio.to_thread(written_logs.read_positions, self.task_instance)
+        return TrainingLogs(source, handle, request, written_logs.write_line, self.log.warning, positions)
 
     async def on_kill(self) -> None:
         """Cancel what the stage created if the task was really killed.
@@ -175,8 +175,8 @@ class ElasticJobTrigger(KillableTrigger):
                 self.log.info("%s is left alone: its task is %s, not killed", handle, state or "cleared")
                 return
             done = await asyncio.to_thread(_cancel, self.connection, handle, self.on_kill_action)
-            told = ownership.describe_cancellation(self.on_kill_action, done=done)
-            self.log.info("%s %s", handle, told)
+            message = ownership.describe_cancellation(self.on_kill_action, done=done)
+            self.log.info("%s %s", handle, message)
             if done and self.on_kill_action == "delete":
                 await asyncio.to_thread(lineage.emit_job_event, lineage.JobEvent.deleted(handle))
         except (EdlError, AirflowRuntimeError):

@@ -45,19 +45,19 @@ def test_nodes_are_read_however_they_are_kept() -> None:
 
 def test_steps_are_told_in_order_and_once() -> None:
     """Each change of a step gives one line, in order. Steps that only group others give none."""
-    told: dict[str, runs.StepState] = {}
+    last_states: dict[str, runs.StepState] = {}
     workflow = _workflow(nodes=NODES)
 
-    assert list(runs.changed_steps(workflow, told)) == ["submit: Failed: no", "wait(0): Pending"]
-    assert list(runs.changed_steps(workflow, told)) == []
+    assert list(runs.changed_steps(workflow, last_states)) == ["submit: Failed: no", "wait(0): Pending"]
+    assert list(runs.changed_steps(workflow, last_states)) == []
     changed = {**NODES, "w-2": {**NODES["w-2"], "phase": "Succeeded"}}
-    assert list(runs.changed_steps(_workflow(nodes=changed), told)) == ["wait(0): Succeeded"]
+    assert list(runs.changed_steps(_workflow(nodes=changed), last_states)) == ["wait(0): Succeeded"]
 
 
 def test_a_step_with_retries_that_waits_for_a_lock_is_told() -> None:
     """A step with retries that waits for a lock has no attempt yet, so its own message is shown. Once there
     is an attempt, its message is shown."""
-    told: dict[str, runs.StepState] = {}
+    last_states: dict[str, runs.StepState] = {}
     waiting = {
         "id": "w-3",
         "name": "w.train",
@@ -68,11 +68,11 @@ def test_a_step_with_retries_that_waits_for_a_lock_is_told() -> None:
     attempt = {"id": "w-4", "name": "w.train(0)", "type": "Pod", "phase": "Running"}
     begun = {**waiting, "phase": "Running", "message": "", "children": ["w-4"]}
 
-    assert list(runs.changed_steps(_workflow(nodes={"w-3": waiting}), told)) == [
+    assert list(runs.changed_steps(_workflow(nodes={"w-3": waiting}), last_states)) == [
         "train: Pending: Waiting for q"
     ]
     after = _workflow(nodes={"w-3": begun, "w-4": attempt})
-    assert list(runs.changed_steps(after, told)) == ["train(0): Running"]
+    assert list(runs.changed_steps(after, last_states)) == ["train(0): Running"]
 
 
 def test_outputs_and_phase() -> None:

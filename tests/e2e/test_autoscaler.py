@@ -60,7 +60,7 @@ def runs(job: PaddleTraining, trainers: int) -> None:
     def there() -> bool:
         found = job.get()
         counts = found.status.replica_statuses.get("trainer")
-        asked = found.spec.trainer.wanted
+        asked = found.spec.trainer.desired
         return asked == trainers and counts is not None and counts.active == trainers
 
     job.until(there, 60, f"{trainers} trainers run")

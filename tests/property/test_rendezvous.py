@@ -52,7 +52,7 @@ def test_a_world_is_made_of_those_who_joined_and_within_bounds(
     assert members is not None
     assert len(set(members)) == len(members)
     assert set(members) <= set(waiting.joined)
-    assert job.min_nodes <= len(members) <= max(job.min_nodes, min(waiting.wanted, job.max_nodes))
+    assert job.min_nodes <= len(members) <= max(job.min_nodes, min(waiting.desired, job.max_nodes))
     assert len(members) % job.node_unit == 0 or len(members) == job.min_nodes
 
 
@@ -128,7 +128,7 @@ def test_nobody_waits_who_could_train(waiting: WaitingWorkers, job: RendezvousLi
     has the largest allowed size."""
     verdict = next_group(waiting, job, NOW + 1_000)
     size = round_to_units(
-        min(len(waiting.joined), max(job.min_nodes, min(waiting.wanted, job.max_nodes))), job
+        min(len(waiting.joined), max(job.min_nodes, min(waiting.desired, job.max_nodes))), job
     )
     unchanged = waiting.intact and len(waiting.present) == size
     assert (verdict.members is None) == (len(waiting.joined) < job.min_nodes or unchanged)

@@ -66,8 +66,10 @@ class Worlds(SimulatedMachine[SimulatedCollectiveJob]):
             return
         step = StepReport(node=ref, version=version, step=10**6, time=1.0, first_step_time=1.0)
         for say in (
-            lambda: messages.take_process_report(state, ProcessReport(node=ref, version=version, state=what)),
-            lambda: messages.take_step_report(state, step),
+            lambda: messages.record_process_report(
+                state, ProcessReport(node=ref, version=version, state=what)
+            ),
+            lambda: messages.record_step_report(state, step),
             lambda: model_messages.begin_checkpoint(state, CheckpointBegin(node=ref, version=version), 0.0),
         ):
             try:

@@ -76,13 +76,13 @@ import sys
 from pathlib import Path
 import numpy as np
 from edl_workflows.agent.checkpoints import CheckpointStore
-from edl_workflows.agent.snapshots import SHARED_MEMORY, take_folder
+from edl_workflows.agent.snapshots import SHARED_MEMORY, claim_folder
 from edl_workflows.agent.tensors import State
 from edl_workflows.agent.two_stages import FirstStage, TwoStages
 from edl_workflows.protocol.training import CheckpointTicket
 
 store, state = CheckpointStore(Path(sys.argv[1])), State.of(7, {"w": np.zeros(2**22, np.uint8)})
-memory = take_folder(SHARED_MEMORY / "edl-job-worker-0")
+memory = claim_folder(SHARED_MEMORY / "edl-job-worker-0")
 FirstStage(TwoStages(lambda: state, store), memory, 1).save(CheckpointTicket(id="t"), persist=True, wait=True)
 print(store.newest().step)
 """

@@ -89,7 +89,7 @@ class JobAlone:
         """It does not change."""
         changed()
 
-    def tell_presence(self, waiting: Callable[[], float]) -> None:
+    def report_presence(self, waiting: Callable[[], float]) -> None:
         """To nobody."""
 
     def call_on_close(self, disconnect: Callable[[], None]) -> None:

@@ -41,7 +41,7 @@ class MessagePace:
         self._seconds = seconds
         self._next = 0.0
 
-    async def take_turn(self) -> None:
+    async def wait_for_turn(self) -> None:
         """Wait until the next message may be written."""
         now = time.monotonic()
         turn = max(now, self._next)
@@ -108,13 +108,13 @@ class AgentContext:
             seconds = min(MAX_PAUSE, 2 * seconds)
 
     async def call_until_success(
-        self, function: Callable[[], T], what: str, pause: Pause = asyncio.sleep
+        self, function: Callable[[], T], action: str, pause: Pause = asyncio.sleep
     ) -> T:
         """Call until it succeeds, without a time limit: for work that no other process would do.
 
         Args:
             function: may be called any number of times.
-            what: names the work in the log.
+            action: names the work in the log.
             pause: waits; may raise to end the attempts.
         """
         seconds = MIN_PAUSE
@@ -122,7 +122,7 @@ class AgentContext:
             try:
                 return await self.call(function)
             except (ForbiddenError, UnavailableError, ConflictError) as error:
-                log.warning("not done; trying again", what=what, error=str(error))
+                log.warning("not done; trying again", what=action, error=str(error))
             await pause(seconds)
             seconds = min(MAX_PAUSE, 2 * seconds)
 

@@ -32,15 +32,15 @@ async def watch_deadline(context: AgentContext, key: WorkflowKey, deadline: floa
         key: the workflow.
         deadline: Unix time.
     """
-    next_look = deadline + LATE_SECONDS
+    next_check = deadline + LATE_SECONDS
     while True:
-        await asyncio.sleep(max(0.0, next_look - time.time()))
+        await asyncio.sleep(max(0.0, next_check - time.time()))
         now = await context.call_until_success(
             lambda: _annotate_if_due(context, key), f"tell of the deadline of workflow {key}"
         )
         if now is None:
             return
-        next_look = max(now + LATE_SECONDS, time.time() + AGAIN_SECONDS) if now <= time.time() else now
+        next_check = max(now + LATE_SECONDS, time.time() + AGAIN_SECONDS) if now <= time.time() else now
 
 
 def _annotate_if_due(context: AgentContext, key: WorkflowKey) -> float | None:

@@ -52,7 +52,7 @@ class AgentLoop:
         self._context = context
         self._only = only
         self._entries: dict[TaskKey, _ServedTask] = {}
-        self._found: dict[TaskKey, list[BegunObject]] = {}
+        self._earlier_objects: dict[TaskKey, list[BegunObject]] = {}
         """Objects that earlier agents created, by step. An entry is removed when this agent has answered the
         step, or when the step has no task any more."""
         self._left: dict[WorkflowKey, list[BegunObject]] = {}
@@ -105,7 +105,7 @@ class AgentLoop:
         self._wake.clear()
 
     def _turn(self) -> float | None:
-        """Carry out one plan. Returns the seconds after which to plan again even if nothing changes; None:
+        """Carry out one plan. Return the seconds after which to plan again even if nothing changes; None:
         only after a change."""
         present = self._present()
         taken = {key: entry.taken for key, entry in self._entries.items()}
@@ -121,20 +121,20 @@ class AgentLoop:
             )
             self._entries[task.key] = entry
             self._spawn(self._serve(entry))
-        for key in [key for key in self._found if key not in present and key not in self._entries]:
+        for key in [key for key in self._earlier_objects if key not in present and key not in self._entries]:
             self._settle_later(key)
         self._tidy()
-        if self._background or self._left or self._found:
+        if self._background or self._left or self._earlier_objects:
             self._idle.clear()
         else:
             self._idle.set()
         return plan.look_again
 
     def _present(self) -> dict[TaskKey, OpenTask]:
-        found: dict[TaskKey, OpenTask] = {}
+        tasks: dict[TaskKey, OpenTask] = {}
         for task_set in self._context.task_sets.cache.by_index(OPEN_INDEX, OPEN_INDEX):
-            found |= open_tasks(task_set)
-        return found
+            tasks |= open_tasks(task_set)
+        return tasks
 
     async def _serve(self, entry: _ServedTask) -> None:
         service = entry.service
@@ -145,10 +145,10 @@ class AgentLoop:
             await asyncio.sleep(MAX_PAUSE)
             answered = False
             if service.begun:
-                self._found.setdefault(service.key, []).append(service.begun)
+                self._earlier_objects.setdefault(service.key, []).append(service.begun)
         if answered:
             entry.taken = TrackedTask(TaskProgress.REPORTED, time.monotonic())
-            self._found.pop(service.key, None)
+            self._earlier_objects.pop(service.key, None)
             if service.result is not None and service.result.phase == "Error" and service.begun:
                 self._leave_for_retry(service.begun)
         else:
@@ -158,16 +158,16 @@ class AgentLoop:
         """Find the objects that earlier agents created, by their annotations."""
         context = self._context
         namespace = context.task_sets.scope.namespace
-        found = await context.call_until_success(
+        objects = await context.call_until_success(
             lambda: orphans.list_begun(context.cluster, namespace, self._ours),
             "look for what earlier agents began",
         )
-        for begun in found:
-            self._found.setdefault(begun.key, []).append(begun)
+        for begun in objects:
+            self._earlier_objects.setdefault(begun.key, []).append(begun)
 
-    async def _settle(self, key: TaskKey, found: list[BegunObject]) -> None:
+    async def _settle(self, key: TaskKey, objects: list[BegunObject]) -> None:
         """Decide what happens to the objects of a step that has no task in this agent's watch."""
-        for begun in found:
+        for begun in objects:
             judge = partial(orphans.judge_orphan, self._context.cluster, begun)
             match await self._context.call_until_success(judge, f"judge {begun.handle}"):
                 case OrphanVerdict.ALIVE:
@@ -175,7 +175,7 @@ class AgentLoop:
                     task_sets = self._context.task_sets
                     seen = task_sets.cache.get(key.workflow.task_set) is not None
                     if seen or task_sets.last_error is not None:
-                        self._found.setdefault(key, []).append(begun)
+                        self._earlier_objects.setdefault(key, []).append(begun)
                     # Otherwise the agent of another instance id serves the task set.
                 case OrphanVerdict.LEFT:
                     self._leave_for_retry(begun)
@@ -206,14 +206,14 @@ class AgentLoop:
         deadline = deadline_of(workflow)
         key = WorkflowKey(*key_of(workflow), str(workflow["metadata"]["uid"]))
         if workflow_has_ended(workflow):  # although its task set does not say so
-            for task in [task for task in self._found if task.workflow == key]:
+            for task in [task for task in self._earlier_objects if task.workflow == key]:
                 self._settle_later(task)
         if deadline is not None and key not in self._deadlines:
             watch = deadlines.watch_deadline(self._context, key, deadline)
             self._deadlines[key] = asyncio.create_task(watch, name=f"deadline of {key}")
 
     def _settle_later(self, key: TaskKey) -> None:
-        self._spawn(self._settle(key, self._found.pop(key)))
+        self._spawn(self._settle(key, self._earlier_objects.pop(key)))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -38,8 +38,8 @@ class ArgoAgentMetrics(ProcessMetrics):
         """Count the end of a step, by the stage that its body asks for. The label is "" for all names that no
         stage has, because whoever writes workflows chooses the text.
         """
-        known = stage if any(one.name == stage for one in STAGES) else ""
-        self._results.labels(known, phase).inc()
+        label = stage if any(candidate.name == stage for candidate in STAGES) else ""
+        self._results.labels(label, phase).inc()
 
     def cancelled(self, action: str) -> None:
         """Count a cancelled object, by what was done to it."""

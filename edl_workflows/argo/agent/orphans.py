@@ -34,7 +34,7 @@ class BegunObject:
     action: CancelAction
 
     def cancel(self, cluster: Cluster) -> bool:
-        """Do `action` to the object if the step still owns it and it has not ended. Returns whether anything
+        """Do `action` to the object if the step still owns it and it has not ended. Return whether anything
         was done.
         """
         return ownership.cancel_object(cluster, self.handle, self.action)
@@ -60,28 +60,29 @@ def list_begun(cluster: Cluster, namespace: str, of: Callable[[TaskKey], bool]) 
     """
     return [
         begun
-        for found in list_owned(cluster, namespace, OWNER_PREFIX)
-        for begun in _of_step(found)
+        for owned_object in list_owned(cluster, namespace, OWNER_PREFIX)
+        for begun in _of_step(owned_object)
         if of(begun.key)
     ]
 
 
-def judge_orphan(cluster: Cluster, found: BegunObject) -> OrphanVerdict:
-    """Decide whether an object's step is gone. Reads from the API server, because a watch may lag behind."""
-    workflow = found.key.workflow
+def judge_orphan(cluster: Cluster, begun: BegunObject) -> OrphanVerdict:
+    """Decide whether an object's step is gone. Read from the API server, because a watch may lag behind."""
+    workflow = begun.key.workflow
     task_set = client.find_listed(cluster, WORKFLOW_TASK_SETS, workflow.name, workflow.namespace)
     if task_set is None or workflow_of(task_set) != workflow or has_ended(task_set):
         return OrphanVerdict.ORPHANED
     seen = client.find(cluster, WORKFLOWS, workflow.name, workflow.namespace)
     if seen is None or seen["metadata"]["uid"] != workflow.uid or workflow_has_ended(seen):
         return OrphanVerdict.ORPHANED
-    if found.key in open_tasks(task_set):
+    if begun.key in open_tasks(task_set):
         return OrphanVerdict.ALIVE
-    in_error = field_of(seen, found.key.node, "phase") == "Error"
+    in_error = field_of(seen, begun.key.node, "phase") == "Error"
     return OrphanVerdict.LEFT if in_error else OrphanVerdict.ORPHANED
 
 
-def _of_step(found: OwnedObject) -> Iterator[BegunObject]:
-    key, action = task_of_marks(found.handle.owner, found.handle.attempt), found.on_cancel
+def _of_step(owned_object: OwnedObject) -> Iterator[BegunObject]:
+    handle, action = owned_object.handle, owned_object.on_cancel
+    key = task_of_marks(handle.owner, handle.attempt)
     if key is not None and action != "keep" and action in get_args(CancelAction):
-        yield BegunObject(key, found.handle, cast("CancelAction", action))
+        yield BegunObject(key, handle, cast("CancelAction", action))

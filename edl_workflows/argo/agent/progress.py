@@ -48,7 +48,7 @@ class ProgressMessages:
         self._line = ""
         self._changed = asyncio.Event()
 
-    def tell(self, line: str) -> None:
+    def set_message(self, line: str) -> None:
         """Set the newest message. It replaces a message that was not written yet."""
         self._line = line
         self._changed.set()
@@ -59,7 +59,7 @@ class ProgressMessages:
         while going:
             await asyncio.sleep(STEP_SECONDS)
             await self._changed.wait()
-            await self._context.pace.take_turn()
+            await self._context.pace.wait_for_turn()
             self._changed.clear()
             try:
                 going = await self._show(inert_message(self._line))
@@ -67,20 +67,20 @@ class ProgressMessages:
                 log.info("message not written", task=str(self._key), error=str(error))
 
     async def _show(self, message: str) -> bool:
-        """Show a message. Returns whether the workflow is still running."""
+        """Show a message. Return whether the workflow is still running."""
         cluster, task_sets, key = self._context.cluster, self._context.task_sets, self._key
         call = self._context.call
-        found = await call(self._read_message)
-        if found is None or found == message:
-            return found is not None
+        node_message = await call(self._read_message)
+        if node_message is None or node_message == message:
+            return node_message is not None
         try:
             if await call(lambda: reporting.report_progress(cluster, task_sets, key, message)):
                 for pause in TAKEN_PAUSES:
                     await asyncio.sleep(pause)
-                    found = await call(self._read_message)
-                    if found is None or found == message:
+                    node_message = await call(self._read_message)
+                    if node_message is None or node_message == message:
                         break
         finally:
             with suppress(EdlError):
                 await call(lambda: reporting.remove_progress(cluster, task_sets, key))
-        return found is not None
+        return node_message is not None

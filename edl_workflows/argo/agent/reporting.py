@@ -61,15 +61,17 @@ def _write_entry(cluster: Cluster, task_sets: Informer, key: TaskKey, entry: dic
     """Write or remove the entry of an open task. An entry that is a result is only replaced by another
     result."""
     final = is_result(entry)
-    found = task_sets.cache.get(key.workflow.task_set)
+    task_set = task_sets.cache.get(key.workflow.task_set)
     for _attempt in range(ATTEMPTS):
-        task = open_tasks(found).get(key) if found is not None else None
-        if found is None or task is None or (task.reported and not final):
+        task = open_tasks(task_set).get(key) if task_set is not None else None
+        if task_set is None or task is None or (task.reported and not final):
             return False
         try:
-            task_sets.put(_patch(cluster, found, key, entry))
+            task_sets.put(_patch(cluster, task_set, key, entry))
         except ConflictError:
-            found = client.find_listed(cluster, WORKFLOW_TASK_SETS, key.workflow.name, key.workflow.namespace)
+            task_set = client.find_listed(
+                cluster, WORKFLOW_TASK_SETS, key.workflow.name, key.workflow.namespace
+            )
         except NotFoundError:
             return False
         else:

@@ -46,20 +46,21 @@ def inert_message(message: str) -> str:
     return inert_text(message)[:MAX_MESSAGE]
 
 
-def result_of_outputs(found: Outputs, message: str = "") -> StepResult:
+def result_of_outputs(stage_outputs: Outputs, message: str = "") -> StepResult:
     """The result of a step that has reached its goal or does not wait for it."""
-    state = f" {found.phase}" if found.phase else ""
-    told = message or f"{found.kind} {found.namespace}/{found.name}{state}{_describe_training(found)}"
-    return StepResult("Succeeded", told, outputs.render_outputs(found))
+    job = f"{stage_outputs.kind} {stage_outputs.namespace}/{stage_outputs.name}"
+    state = f" {stage_outputs.phase}" if stage_outputs.phase else ""
+    text = message or f"{job}{state}{_describe_training(stage_outputs)}"
+    return StepResult("Succeeded", text, outputs.render_outputs(stage_outputs))
 
 
-def _describe_training(found: Outputs) -> str:
+def _describe_training(stage_outputs: Outputs) -> str:
     """How far training came: step, metrics, checkpoint, warnings."""
-    warnings = found.warnings or []
+    warnings = stage_outputs.warnings or []
     parts = [
-        f"step {found.step:,}" if found.step else "",
-        describe_metrics(found.metrics or {}, MAX_CHARTED),
-        f"checkpoint at step {found.checkpoint.step:,}" if found.checkpoint else "",
+        f"step {stage_outputs.step:,}" if stage_outputs.step else "",
+        describe_metrics(stage_outputs.metrics or {}, MAX_CHARTED),
+        f"checkpoint at step {stage_outputs.checkpoint.step:,}" if stage_outputs.checkpoint else "",
         f"warns: {'; '.join(warnings)}" if warnings else "",
     ]
     return "".join(f"; {part}" for part in parts if part)
@@ -73,12 +74,15 @@ def result_of_stage(outcome: StageResult) -> StepResult:
     """
     if isinstance(outcome, Failed):
         return result_of_error(outcome.error)
-    found = outcome.outputs
+    stage_outputs = outcome.outputs
     if isinstance(outcome, Skipped):
-        return result_of_outputs(found, f"skipped: {outcome.reason}")
+        return result_of_outputs(stage_outputs, f"skipped: {outcome.reason}")
     if isinstance(outcome, InProgress):  # a step that does not wait: the message says why its job is queued
-        return result_of_outputs(found, f"{found.kind} {found.namespace}/{found.name} {outcome.message}")
-    return result_of_outputs(found)
+        return result_of_outputs(
+            stage_outputs,
+            f"{stage_outputs.kind} {stage_outputs.namespace}/{stage_outputs.name} {outcome.message}",
+        )
+    return result_of_outputs(stage_outputs)
 
 
 def result_of_error(error: Exception) -> StepResult:

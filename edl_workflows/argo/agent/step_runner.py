@@ -101,7 +101,7 @@ class StepRunner:
             return results.result_of_error(error)
 
     async def _identify(self) -> StepAttempt:
-        """Wait until the workflow waits for the step. Returns the step."""
+        """Wait until the workflow waits for the step. Return the step."""
         pause = MIN_PAUSE
         while True:
             workflow = await self._call_with_retries(self._read_workflow)
@@ -115,8 +115,8 @@ class StepRunner:
 
     def _read_workflow(self) -> Object | None:
         key = self.key.workflow
-        found = client.find(self._context.cluster, WORKFLOWS, key.name, key.namespace)
-        return found if found is not None and found["metadata"]["uid"] == key.uid else None
+        workflow = client.find(self._context.cluster, WORKFLOWS, key.name, key.namespace)
+        return workflow if workflow is not None and workflow["metadata"]["uid"] == key.uid else None
 
     async def _stage(self, step: StepAttempt) -> StepResult:
         self._asked = task = PluginTask.parse(self._task.body)
@@ -146,7 +146,7 @@ class StepRunner:
         messages = ProgressMessages(self.key, self._context, self._read_message)
         showing = asyncio.create_task(self._show(messages), name=f"messages of {self.key}")
         try:
-            return await self._wait_for_end(handle, messages.tell)
+            return await self._wait_for_end(handle, messages.set_message)
         finally:
             showing.cancel()
             await asyncio.gather(showing, return_exceptions=True)
@@ -162,10 +162,10 @@ class StepRunner:
             return None
         return field_of(workflow, self.key.node, "message")
 
-    async def _wait_for_end(self, handle: Handle, tell: Notify) -> StepResult:
+    async def _wait_for_end(self, handle: Handle, show: Notify) -> StepResult:
         def notify(line: str) -> None:
             self._log.info(line)
-            tell(line)
+            show(line)
 
         source, everywhere = ClusterSource.of(self._context.cluster), self._context.everywhere
         while True:
@@ -199,10 +199,10 @@ class StepRunner:
         if self._asked is None or self._asked.on_cancel == "keep" or not self._begins:
             return
         if self._handle is not None:
-            found = [self.begun] if self.begun else []
+            objects = [self.begun] if self.begun else []
         else:
-            found = await self._context.call_until_success(self._find, f"look for what {self.key} began")
-        for begun in found:
+            objects = await self._context.call_until_success(self._find, f"look for what {self.key} began")
+        for begun in objects:
             await self._context.cancel(begun)
 
     def _find(self) -> list[BegunObject]:

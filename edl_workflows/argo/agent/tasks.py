@@ -83,11 +83,11 @@ def open_tasks(task_set: Mapping[str, Any]) -> dict[TaskKey, OpenTask]:
     workflow = workflow_of(task_set)
     results = (task_set.get("status") or {}).get("nodes") or {}
     version = version_of(task_set)
-    found = (
+    tasks = (
         OpenTask(TaskKey(workflow, node), body, is_result(results.get(node)), version)
         for node, body in _bodies(task_set)
     )
-    return {task.key: task for task in found}
+    return {task.key: task for task in tasks}
 
 
 def is_result(entry: Mapping[str, Any] | None) -> bool:

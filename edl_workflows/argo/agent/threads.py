@@ -21,7 +21,7 @@ class DaemonThreads:
         self._slots = asyncio.Semaphore(limit)
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Run the function in a thread. Returns its result or raises its exception. If the caller is
+        """Run the function in a thread. Return its result or raise its exception. If the caller is
         cancelled, the thread continues."""
         async with self._slots:
             loop = asyncio.get_running_loop()

@@ -154,7 +154,7 @@ def _seen(expression: str, value: Any) -> Any:
         return [_seen(expression, entry) for entry in value]
     if not isinstance(value, Mapping):
         return value
-    known = set(_MEMBER.findall(expression))
+    members = set(_MEMBER.findall(expression))
     begun = set(_BEGINNING.findall(expression)) - set(_MEMBER.findall(_BEGINNING.sub("", expression)))
     return {
         name: {}
@@ -163,7 +163,7 @@ def _seen(expression: str, value: Any) -> Any:
         if name in begun and isinstance(child, str)
         else child
         for name, child in value.items()
-        if name in known and child is not None
+        if name in members and child is not None
     }
 
 

@@ -60,10 +60,10 @@ class Document:
         """The line in the file, from 1, of the field or of its closest existing parent; 0 if unknown."""
         node, line = self.node, 0 if self.node is None else self.node.start_mark.line + 1
         for step in path:
-            found = _child(node, step)
-            if found is None:
+            child = _child(node, step)
+            if child is None:
                 break
-            line, node = found
+            line, node = child
         return line
 
 
@@ -119,8 +119,8 @@ def _document(loader: Any, node: Any, source: str) -> Iterator[Document | Findin
     if not isinstance(value, dict):
         yield _unreadable(source, f"a document is a {type(value).__name__}, but a manifest is a map", line)
     elif value.get("kind") == "List" and isinstance(value.get("items"), list):
-        found = _child(node, "items")
-        for item, inner in zip(value["items"], found[1].value if found else (), strict=False):
+        child = _child(node, "items")
+        for item, inner in zip(value["items"], child[1].value if child else (), strict=False):
             if isinstance(item, dict):
                 yield Document(item, source, inner, tuple(_duplicates(inner)))
     else:

@@ -14,15 +14,15 @@ MAX_CANDIDATES = 100
 µs."""
 
 
-def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+def did_you_mean(name: str, valid_names: Iterable[str], cutoff: float = 0.6) -> str:
     """The remedy for a misspelt name; empty if none is similar, or there are too many to compare with.
 
     Args:
         name: the misspelt name.
-        known: the valid names.
+        valid_names: the valid names.
         cutoff: the required similarity, from 0 to 1.
     """
-    candidates = list(itertools.islice(known, MAX_CANDIDATES + 1))
+    candidates = list(itertools.islice(valid_names, MAX_CANDIDATES + 1))
     if len(candidates) > MAX_CANDIDATES or len(name) > MAX_CANDIDATES:
         return ""
     close = difflib.get_close_matches(name, candidates, n=1, cutoff=cutoff)

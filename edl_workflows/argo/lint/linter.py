@@ -47,12 +47,12 @@ def check_texts(texts: Sequence[tuple[str, str]]) -> list[Finding]:
     Returns:
         Errors and warnings in the order of files and lines.
     """
-    read = [one for source, content in texts for one in documents.read_documents(content, source)]
-    library = Library([one.manifest for one in read if isinstance(one, Document)])
-    found: list[Finding] = []
-    for one in read:
-        found += _check_document(one, library) if isinstance(one, Document) else [one]
-    return found
+    read = [part for source, content in texts for part in documents.read_documents(content, source)]
+    library = Library([part.manifest for part in read if isinstance(part, Document)])
+    findings: list[Finding] = []
+    for part in read:
+        findings += _check_document(part, library) if isinstance(part, Document) else [part]
+    return findings
 
 
 def _check_document(document: Document, library: Library) -> list[Finding]:
@@ -60,15 +60,18 @@ def _check_document(document: Document, library: Library) -> list[Finding]:
     findings = [problem] if problem else _bounded([document.findings, _findings(document.manifest, library)])
     placed = [
         dataclasses.replace(
-            one, subject=document.subject, source=document.source, line=one.line or document.line(one.path)
+            finding,
+            subject=document.subject,
+            source=document.source,
+            line=finding.line or document.line(finding.path),
         )
-        for one in findings
+        for finding in findings
     ]
-    return sorted(placed, key=lambda one: one.line)
+    return sorted(placed, key=lambda finding: finding.line)
 
 
-def _bounded(found: Iterable[Iterable[Finding]]) -> list[Finding]:
-    findings = list(itertools.islice(itertools.chain.from_iterable(found), MAX_FINDINGS + 1))
+def _bounded(finding_groups: Iterable[Iterable[Finding]]) -> list[Finding]:
+    findings = list(itertools.islice(itertools.chain.from_iterable(finding_groups), MAX_FINDINGS + 1))
     if len(findings) > MAX_FINDINGS:
         message = f"there are more than {MAX_FINDINGS} findings in this document; the rest is left out"
         findings[MAX_FINDINGS] = documents.UNREADABLE.at((), message, "Correct these first.")
@@ -103,7 +106,7 @@ def _findings(manifest: Mapping[str, Any], library: Library) -> Iterator[Finding
     kind = as_text(manifest.get("kind"))
     if kind in _EVENTS_KINDS:
         for inner, path in _triggered(manifest):
-            yield from (one.below(path) for one in _findings(inner, library))
+            yield from (finding.below(path) for finding in _findings(inner, library))
     schemas = schema.load_schemas()
     if kind not in schemas.kinds:
         return

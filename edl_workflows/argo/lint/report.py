@@ -12,7 +12,7 @@ Segment = tuple[str, str]
 
 def summary_line(findings: Sequence[Finding], files: int) -> str:
     """The last line: the numbers of errors, warnings and files."""
-    errors = sum(one.is_error for one in findings)
+    errors = sum(finding.is_error for finding in findings)
     warnings = len(findings) - errors
     numbers = [
         f"{number} {word}{'' if number == 1 else 's'}"
@@ -24,24 +24,24 @@ def summary_line(findings: Sequence[Finding], files: int) -> str:
 
 def finding_lines(findings: Sequence[Finding]) -> Iterator[list[Segment]]:
     """Each finding as two lines: position and problem; remedy."""
-    for one in findings:
-        place = ":".join(str(part) for part in (one.source, one.line) if part)
+    for finding in findings:
+        place = ":".join(str(part) for part in (finding.source, finding.line) if part)
         yield [
             (f"{place}: " if place else "", "bold"),
-            (f"{one.rule.severity}[{one.rule.name}] ", str(one.rule.severity)),
-            (f"{one.subject} {spell_path(one.path)}".rstrip() + ": ", ""),
-            (one.message, "bold"),
+            (f"{finding.rule.severity}[{finding.rule.name}] ", str(finding.rule.severity)),
+            (f"{finding.subject} {spell_path(finding.path)}".rstrip() + ": ", ""),
+            (finding.message, "bold"),
         ]
-        yield [(f"    {one.remedy}", "dim")]
+        yield [(f"    {finding.remedy}", "dim")]
 
 
 def as_json(findings: Sequence[Finding], files: int) -> str:
     """One JSON object: the findings and their numbers."""
-    errors = sum(one.is_error for one in findings)
+    errors = sum(finding.is_error for finding in findings)
     whole = {
         "files": files,
         "errors": errors,
         "warnings": len(findings) - errors,
-        "findings": [one.to_dict() for one in findings],
+        "findings": [finding.to_dict() for finding in findings],
     }
     return json.dumps(whole, indent=2)

@@ -139,8 +139,8 @@ class Schemas:
         yield from _metadata(manifest.get("metadata"))
         schema = self.kinds[manifest["kind"]]
         # The server checks these fields with its own rules; `_metadata` does so for metadata.
-        known = {**schema["properties"], **dict.fromkeys(TYPE_META, ANYTHING)}
-        yield from self.check_value(dict(manifest), {**schema, "properties": known}, ())
+        properties = {**schema["properties"], **dict.fromkeys(TYPE_META, ANYTHING)}
+        yield from self.check_value(dict(manifest), {**schema, "properties": properties}, ())
 
     def check_value(self, value: Any, schema: Schema, path: Path) -> Iterator[Finding]:
         """Check a value against one of the schemas."""
@@ -165,8 +165,10 @@ def _metadata(metadata: Any) -> Iterator[Finding]:
                 WRONG_TYPE.at((*path, k), f"a string is needed, but this is {_shown(v)}") for k, v in wrong
             )
         elif field == "ownerReferences" and isinstance(value, list):
-            owners = enumerate(one for one in value if isinstance(one, Mapping))
-            yield from (_unknown((*path, i, key), _OWNER) for i, one in owners for key in one.keys() - _OWNER)
+            owners = enumerate(owner for owner in value if isinstance(owner, Mapping))
+            yield from (
+                _unknown((*path, i, key), _OWNER) for i, owner in owners for key in owner.keys() - _OWNER
+            )
 
 
 @functools.cache
@@ -180,7 +182,7 @@ def load_schemas() -> Schemas:
         for keyword in ("items", "additionalProperties"):
             if keyword in node and not isinstance(node[keyword], bool):
                 node[keyword] = nodes[node[keyword]]
-    kinds = {kind: nodes[row["schema"]] for kind, row in header["kinds"].items()}
+    kinds = {kind: nodes[definition["schema"]] for kind, definition in header["kinds"].items()}
     return Schemas(header["version"], kinds)
 
 
@@ -207,21 +209,21 @@ def _findings(violation: Violation) -> Iterator[Finding]:
         yield rule.at(path, _value_problem(keyword, value, limit))
 
 
-def _unknown(path: Path, known: Iterable[str]) -> Finding:
+def _unknown(path: Path, valid_names: Iterable[str]) -> Finding:
     field = str(path[-1])
     for parent, name, now in _REPLACED:
         if field == name and parent in ("", *path[-2:-1]):
             return REMOVED_FIELD.at(path, f"{field} was removed in Argo 4.0", f"Write {now} instead.")
     return UNKNOWN_FIELD.at(
-        path, f"there is no field {field!r} here", did_you_mean(field, sorted(known), 0.7)
+        path, f"there is no field {field!r} here", did_you_mean(field, sorted(valid_names), 0.7)
     )
 
 
 def _placeholder(value: Placeholder, schema: Schema, path: Path) -> Iterator[Finding]:
-    wanted = schema.get("type", "string")
-    if wanted == "string" or schema.get(INT_OR_STRING):
+    required_type = schema.get("type", "string")
+    if required_type == "string" or schema.get(INT_OR_STRING):
         return
-    article = _ARTICLES.get(wanted, f"a {wanted}")
+    article = _ARTICLES.get(required_type, f"a {required_type}")
     if not value.whole:
         yield WRONG_TYPE.at(path, f"{str(value)!r} can't become {article}")
     elif value.quoted:

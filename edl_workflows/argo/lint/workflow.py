@@ -224,10 +224,10 @@ class Spec:
     @cached_property
     def body(self) -> Mapping[str, Any]:
         """The map in the manifest."""
-        found = self.manifest
+        body = self.manifest
         for step in self.path:
-            found = as_mapping(found.get(str(step)))
-        return found
+            body = as_mapping(body.get(str(step)))
+        return body
 
     @property
     def namespace(self) -> str:
@@ -243,20 +243,20 @@ class Spec:
     def named(self) -> tuple[Template, ...]:
         """The templates of its list."""
         defaults = as_mapping(self.body.get("templateDefaults"))
-        found = as_mappings(self.body.get("templates"))
-        return tuple(Template(body, (*self.path, "templates", i), defaults) for i, body in found)
+        bodies = as_mappings(self.body.get("templates"))
+        return tuple(Template(body, (*self.path, "templates", i), defaults) for i, body in bodies)
 
     @cached_property
     def templates(self) -> tuple[Template, ...]:
         """All templates, including inline ones."""
-        found = list(self.named)
-        for template in found:  # grows while it is walked
-            found += [
+        templates = list(self.named)
+        for template in templates:  # grows while it is walked
+            templates += [
                 Template(call.body["inline"], (*call.path, "inline"), template.defaults)
                 for call in template.calls
                 if isinstance(call.body.get("inline"), Mapping)
             ]
-        return tuple(found)
+        return tuple(templates)
 
     @cached_property
     def by_name(self) -> Mapping[str, Template]:
@@ -302,35 +302,35 @@ class Spec:
         reference = as_mapping(call.body.get("templateRef"))
         if reference:
             home = self.library.find(reference, self.namespace)
-            wanted = as_text(reference.get("template"))
-            if home is None or has_tag(wanted):
+            template_name = as_text(reference.get("template"))
+            if home is None or has_tag(template_name):
                 return UNKNOWN
-            return home.by_name.get(wanted)
-        wanted = as_text(call.body.get("template"))
-        if not wanted or has_tag(wanted):
+            return home.by_name.get(template_name)
+        template_name = as_text(call.body.get("template"))
+        if not template_name or has_tag(template_name):
             return UNKNOWN
         if isinstance(self.referenced, Spec):
-            return self.referenced.by_name.get(wanted)
-        return UNKNOWN if self.referenced else self.by_name.get(wanted)
+            return self.referenced.by_name.get(template_name)
+        return UNKNOWN if self.referenced else self.by_name.get(template_name)
 
     @cached_property
     def served_by_agent(self) -> frozenset[Path]:
         """The templates here that are, or call, one that is served by an agent."""
         callers: dict[Path, list[Path]] = {}
-        found = {template.path for template in self.templates if template.type in AGENT_TYPES}
+        served_paths = {template.path for template in self.templates if template.type in AGENT_TYPES}
         for template in self.templates:
             for call in template.calls:
                 below = self.resolve(call)
                 if isinstance(below, Template) and not call.body.get("templateRef"):
                     callers.setdefault(below.path, []).append(template.path)
                 elif isinstance(below, Template) and below.type in AGENT_TYPES:
-                    found.add(template.path)
-        waiting = list(found)
+                    served_paths.add(template.path)
+        waiting = list(served_paths)
         while waiting:
-            above = set(callers.get(waiting.pop(), ())) - found
-            found |= above
+            above = set(callers.get(waiting.pop(), ())) - served_paths
+            served_paths |= above
             waiting += above
-        return frozenset(found)
+        return frozenset(served_paths)
 
     @cached_property
     def parameters(self) -> frozenset[str]:
@@ -344,14 +344,14 @@ class Spec:
             return None
         # A CronWorkflow's own metadata stays its own.
         cron = self.kind == "CronWorkflow"
-        found = set[str](() if cron else as_mapping(as_mapping(self.manifest.get("metadata")).get(field)))
+        names = set[str](() if cron else as_mapping(as_mapping(self.manifest.get("metadata")).get(field)))
         bodies = [self.body, *([as_mapping(self.manifest.get("spec"))] if cron else [])]
         if isinstance(self.referenced, Spec):
             bodies.append(self.referenced.body)
         for body in bodies:
             added = as_mapping(body.get("workflowMetadata"))
-            found.update(as_mapping(added.get(field)), as_mapping(added.get(f"{field}From")))
-        return frozenset(found)
+            names.update(as_mapping(added.get(field)), as_mapping(added.get(f"{field}From")))
+        return frozenset(names)
 
     @cached_property
     def output_names(self) -> frozenset[str]:
@@ -401,10 +401,10 @@ class Library:
     def find(self, reference: Mapping[str, Any], namespace: str) -> Spec | None:
         """The workflow template that a reference names, if it was given and is unambiguous."""
         cluster = reference.get("clusterScope") is True
-        found = self._homes.get((cluster, as_text(reference.get("name"))), [])
+        specs = self._homes.get((cluster, as_text(reference.get("name"))), [])
         if not cluster:
-            found = [spec for spec in found if not namespace or spec.namespace in ("", namespace)]
-        return found[0] if len(found) == 1 else None
+            specs = [spec for spec in specs if not namespace or spec.namespace in ("", namespace)]
+        return specs[0] if len(specs) == 1 else None
 
 
 Check = Callable[[Spec], Iterator[Finding]]

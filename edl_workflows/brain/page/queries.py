@@ -75,8 +75,8 @@ class _Progress:
 def query_cluster(store: StoreReader, since: float, now: float, *, monitored: bool) -> messages.ClusterAnswer:
     """The cluster since a time (Unix seconds)."""
     with database.read_transaction(store.engine) as connection:
-        rows = _spread(connection, select(CLUSTER).where(CLUSTER.c.time >= since), CLUSTER.c.time)
-    samples = [sample for row in rows if (sample := cluster_sample(row)) is not None]
+        sample_rows = _spread(connection, select(CLUSTER).where(CLUSTER.c.time >= since), CLUSTER.c.time)
+    samples = [sample for row in sample_rows if (sample := cluster_sample(row)) is not None]
     points = [messages.ClusterPoint.model_validate(asdict(sample)) for sample in samples]
     return messages.ClusterAnswer(now=now, monitored=monitored, points=points)
 
@@ -111,12 +111,12 @@ def query_jobs(
             )
         )
     newest = (JOB.c.created.desc(), JOB.c.namespace, JOB.c.uid)
-    wanted = select(JOB, PHASE.label("known_phase")).where(*which).order_by(*newest)
+    query = select(JOB, PHASE.label("known_phase")).where(*which).order_by(*newest)
     with database.read_transaction(store.engine) as connection:
         total = connection.execute(select(func.count()).select_from(JOB).where(*which)).scalar_one()
-        rows = connection.execute(wanted.limit(page.limit).offset(page.offset)).all()
-        progress = _progress(connection, [JobKey(row.namespace, row.uid) for row in rows])
-    return messages.JobsAnswer(now=now, total=total, jobs=[_job_row(row, progress) for row in rows])
+        job_rows = connection.execute(query.limit(page.limit).offset(page.offset)).all()
+        progress = _progress(connection, [JobKey(row.namespace, row.uid) for row in job_rows])
+    return messages.JobsAnswer(now=now, total=total, jobs=[_job_row(row, progress) for row in job_rows])
 
 
 def query_job(store: StoreReader, namespaces: Namespaces, uid: str, now: float) -> messages.JobAnswer:
@@ -125,20 +125,20 @@ def query_job(store: StoreReader, namespaces: Namespaces, uid: str, now: float) 
     Raises:
         NotFoundError: these namespaces have no such job.
     """
-    wanted = select(JOB, PHASE.label("known_phase")).where(
+    query = select(JOB, PHASE.label("known_phase")).where(
         JOB.c.uid == uid, restrict_to_namespaces(JOB.c.namespace, namespaces)
     )
     with database.read_transaction(store.engine) as connection:
-        row = connection.execute(wanted.order_by(JOB.c.heard.desc()).limit(1)).first()
-        if row is None:
+        job_row = connection.execute(query.order_by(JOB.c.heard.desc()).limit(1)).first()
+        if job_row is None:
             raise NotFoundError(f"no job with the uid {uid}")
-        mine = select(SAMPLE).where(SAMPLE.c.namespace == row.namespace, SAMPLE.c.uid == uid)
-        points = [_point(one) for one in _spread(connection, mine, SAMPLE.c.time)]
-        progress = _progress(connection, [JobKey(row.namespace, uid)])
-        planned = _listed().where(PLAN.c.namespace == row.namespace, PLAN.c.job == row.name)
-        made = connection.execute(planned.order_by(PLAN.c.time.desc()).limit(messages.MAX_ROWS)).all()
-    plans = [_plan_row(one) for one in made]
-    return messages.JobAnswer(now=now, job=_job_row(row, progress), points=points, plans=plans)
+        mine = select(SAMPLE).where(SAMPLE.c.namespace == job_row.namespace, SAMPLE.c.uid == uid)
+        points = [_point(sample_row) for sample_row in _spread(connection, mine, SAMPLE.c.time)]
+        progress = _progress(connection, [JobKey(job_row.namespace, uid)])
+        planned = _listed().where(PLAN.c.namespace == job_row.namespace, PLAN.c.job == job_row.name)
+        plan_rows = connection.execute(planned.order_by(PLAN.c.time.desc()).limit(messages.MAX_ROWS)).all()
+    plans = [_plan_row(plan_row) for plan_row in plan_rows]
+    return messages.JobAnswer(now=now, job=_job_row(job_row, progress), points=points, plans=plans)
 
 
 def query_plans(
@@ -153,14 +153,14 @@ def query_plans(
         now: Unix seconds.
         job: only plans for jobs of this name; "" for all.
     """
-    wanted = _listed().where(restrict_to_namespaces(PLAN.c.namespace, namespaces))
+    query = _listed().where(restrict_to_namespaces(PLAN.c.namespace, namespaces))
     if job:
-        wanted = wanted.where(PLAN.c.job == job)
-    newest = wanted.order_by(PLAN.c.time.desc(), PLAN.c.namespace, PLAN.c.id)
+        query = query.where(PLAN.c.job == job)
+    newest = query.order_by(PLAN.c.time.desc(), PLAN.c.namespace, PLAN.c.id)
     with database.read_transaction(store.engine) as connection:
-        total = connection.execute(select(func.count()).select_from(wanted.subquery())).scalar_one()
-        rows = connection.execute(newest.limit(page.limit).offset(page.offset)).all()
-    return messages.PlansAnswer(now=now, total=total, plans=[_plan_row(row) for row in rows])
+        total = connection.execute(select(func.count()).select_from(query.subquery())).scalar_one()
+        plan_rows = connection.execute(newest.limit(page.limit).offset(page.offset)).all()
+    return messages.PlansAnswer(now=now, total=total, plans=[_plan_row(row) for row in plan_rows])
 
 
 def _listed() -> Select[Any]:
@@ -175,12 +175,12 @@ def _listed() -> Select[Any]:
     return select(PLAN).where(or_(PLAN.c.name != "", ~followed))
 
 
-def _spread(connection: Connection, wanted: Select[Any], time: Column[Any]) -> Sequence[Row[Any]]:
+def _spread(connection: Connection, query: Select[Any], time: Column[Any]) -> Sequence[Row[Any]]:
     """At most `messages.MAX_POINTS` of these rows, evenly selected, with the newest, ordered by time."""
-    total = connection.execute(select(func.count()).select_from(wanted.subquery())).scalar_one()
+    total = connection.execute(select(func.count()).select_from(query.subquery())).scalar_one()
     stride = -(-total // messages.MAX_POINTS) or 1
     number = func.row_number().over(order_by=time.desc()).label("number")
-    numbered = wanted.add_columns(number).subquery()
+    numbered = query.add_columns(number).subquery()
     chosen = select(numbered).where((numbered.c.number - 1) % stride == 0).order_by(numbered.c.time)
     return connection.execute(chosen).all()
 
@@ -217,16 +217,18 @@ def _progress(connection: Connection, keys: Sequence[JobKey]) -> dict[JobKey, _P
         func.max(case((c.age == 1, c.step))).label("step"),
         func.max(case((c.age == 1, c.speed))).label("speed"),
     ).group_by(c.namespace, c.uid)
-    found = {}
-    for row in connection.execute(summed):
-        goodput = min(1.0, row.useful / row.seconds) if row.samples >= FEW and row.seconds > 0 else None
-        found[JobKey(row.namespace, row.uid)] = _Progress(row.step, row.speed, goodput)
-    return found
+    progress = {}
+    for totals in connection.execute(summed):
+        goodput = (
+            min(1.0, totals.useful / totals.seconds) if totals.samples >= FEW and totals.seconds > 0 else None
+        )
+        progress[JobKey(totals.namespace, totals.uid)] = _Progress(totals.step, totals.speed, goodput)
+    return progress
 
 
 def _job_row(row: Row[Any], progress: dict[JobKey, _Progress]) -> messages.JobRow:
     stored = stored_job(row)
-    seen, known = stored.seen, progress.get(stored.key)
+    seen, job_progress = stored.seen, progress.get(stored.key)
     made: dict[str, Any] = {
         "uid": row.uid,
         "kind": row.kind,
@@ -242,8 +244,8 @@ def _job_row(row: Row[Any], progress: dict[JobKey, _Progress]) -> messages.JobRo
     if seen is not None:
         same = ("message", "step", "speed", "metrics", "optimizer", "stage", "reasons", "started")
         made |= {name: getattr(seen, name) for name in same} | {"notes": list(seen.notes)}
-    if known is not None:
-        made |= {"step": known.step, "speed": known.speed, "goodput": known.goodput}
+    if job_progress is not None:
+        made |= {"step": job_progress.step, "speed": job_progress.speed, "goodput": job_progress.goodput}
     return messages.JobRow.model_validate(made)
 
 
@@ -256,13 +258,17 @@ def _replicas(job: StoredJob) -> dict[str, dict[str, int | None]]:
     return {name: {"desired": role.count, "ready": None} for name, role in roles.items()}
 
 
-def _point(row: Row[Any]) -> messages.JobPoint:
-    sample = sample_of_row(row)
+def _point(sample_row: Row[Any]) -> messages.JobPoint:
+    sample = sample_of_row(sample_row)
     if sample is None:
-        return messages.JobPoint(time=row.time, step=row.step, speed=row.speed)
+        return messages.JobPoint(time=sample_row.time, step=sample_row.step, speed=sample_row.speed)
     nodes = Counter(node.role for node in sample.nodes)
     return messages.JobPoint(
-        time=row.time, step=row.step, speed=row.speed, nodes=dict(nodes), metrics=dict(sample.metrics)
+        time=sample_row.time,
+        step=sample_row.step,
+        speed=sample_row.speed,
+        nodes=dict(nodes),
+        metrics=dict(sample.metrics),
     )
 
 

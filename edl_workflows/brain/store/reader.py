@@ -50,37 +50,37 @@ class StoreReader:
     def open_jobs(self, kind: str, namespace: str) -> list[str]:
         """Uids of a kind's jobs that the monitor saw and that are not marked as gone, in one namespace or, if
         it is empty, in all."""
-        wanted = select(JOB.c.uid).where(JOB.c.kind == kind, JOB.c.seen != "", JOB.c.gone.is_(None))
+        query = select(JOB.c.uid).where(JOB.c.kind == kind, JOB.c.seen != "", JOB.c.gone.is_(None))
         return [
-            row.uid for row in self._read(wanted.where(JOB.c.namespace == namespace) if namespace else wanted)
+            job.uid for job in self._read(query.where(JOB.c.namespace == namespace) if namespace else query)
         ]
 
     def open_plans(self, namespace: str) -> list[str]:
         """The same for ScalePlans."""
-        wanted = select(PLAN.c.id).where(PLAN.c.name != "", PLAN.c.gone.is_(None))
+        query = select(PLAN.c.id).where(PLAN.c.name != "", PLAN.c.gone.is_(None))
         return [
-            row.id for row in self._read(wanted.where(PLAN.c.namespace == namespace) if namespace else wanted)
+            plan.id for plan in self._read(query.where(PLAN.c.namespace == namespace) if namespace else query)
         ]
 
     def job(self, namespaces: Namespaces, uid: str) -> StoredJob | None:
         """A job. If several namespaces have a job with this uid, the one that was reported last."""
-        wanted = select(JOB).where(JOB.c.uid == uid, restrict_to_namespaces(JOB.c.namespace, namespaces))
-        rows = self._read(wanted.order_by(JOB.c.heard.desc()).limit(1))
-        return stored_job(rows[0]) if rows else None
+        query = select(JOB).where(JOB.c.uid == uid, restrict_to_namespaces(JOB.c.namespace, namespaces))
+        job_rows = self._read(query.order_by(JOB.c.heard.desc()).limit(1))
+        return stored_job(job_rows[0]) if job_rows else None
 
     def samples(self, key: JobKey, newest: int) -> list[JobSample]:
         """A job's newest samples, oldest first."""
         mine = (SAMPLE.c.namespace == key.namespace, SAMPLE.c.uid == key.uid)
-        wanted = select(SAMPLE).where(*mine).order_by(SAMPLE.c.time.desc()).limit(newest)
-        rows = self._read(wanted)
-        return [sample for row in reversed(rows) if (sample := sample_of_row(row)) is not None]
+        query = select(SAMPLE).where(*mine).order_by(SAMPLE.c.time.desc()).limit(newest)
+        sample_rows = self._read(query)
+        return [sample for row in reversed(sample_rows) if (sample := sample_of_row(row)) is not None]
 
     def ooms(self, key: JobKey, newest: int) -> list[NodeOom]:
         """Nodes of a job that ran out of memory, oldest first."""
         mine = (OOM.c.namespace == key.namespace, OOM.c.uid == key.uid)
-        wanted = select(OOM).where(*mine).order_by(OOM.c.time.desc()).limit(newest)
-        rows = self._read(wanted)
-        return [oom for row in reversed(rows) if (oom := oom_of_row(row)) is not None]
+        query = select(OOM).where(*mine).order_by(OOM.c.time.desc()).limit(newest)
+        oom_rows = self._read(query)
+        return [oom for row in reversed(oom_rows) if (oom := oom_of_row(row)) is not None]
 
     def former(
         self, job: JobDescription, since: float, silent: float, jobs: int, samples: int
@@ -94,7 +94,7 @@ class StoreReader:
             jobs: number of jobs to return at most; the latest ones are returned.
             samples: number of samples per job to return at most; the newest ones are returned.
         """
-        wanted = (
+        query = (
             select(JOB.c.uid, JOB.c.name, JOB.c.completed)
             .where(JOB.c.namespace == job.namespace, JOB.c.scenario == scenario_of(job))
             .where(JOB.c.uid != job.uid, JOB.c.reported.is_not(None))
@@ -105,23 +105,27 @@ class StoreReader:
             .limit(jobs)
         )
         with database.read_transaction(self.engine) as connection:
-            found = connection.execute(wanted).all()
-            uids = [row.uid for row in found]
+            former_jobs = connection.execute(query).all()
+            uids = [former_job.uid for former_job in former_jobs]
             rank = func.row_number().over(partition_by=SAMPLE.c.uid, order_by=SAMPLE.c.time.desc())
             mine = (SAMPLE.c.namespace == job.namespace, SAMPLE.c.uid.in_(uids))
             ranked = select(SAMPLE, rank.label("rank")).where(*mine).subquery()
-            rows = connection.execute(select(ranked).where(ranked.c.rank <= samples)).all()
+            sample_rows = connection.execute(select(ranked).where(ranked.c.rank <= samples)).all()
             ooms = connection.execute(
                 select(OOM.c.uid, OOM.c.node).where(OOM.c.namespace == job.namespace, OOM.c.uid.in_(uids))
             ).all()
         return [
             FormerJob(
-                row.name,
-                bool(row.completed),
-                tuple(s for one in rows if one.uid == row.uid and (s := sample_of_row(one)) is not None),
-                frozenset(one.node for one in ooms if one.uid == row.uid),
+                former_job.name,
+                bool(former_job.completed),
+                tuple(
+                    s
+                    for sample_row in sample_rows
+                    if sample_row.uid == former_job.uid and (s := sample_of_row(sample_row)) is not None
+                ),
+                frozenset(oom.node for oom in ooms if oom.uid == former_job.uid),
             )
-            for row in found
+            for former_job in former_jobs
         ]
 
     def running(self, since: float, most: int) -> list[StoredJob]:
@@ -131,25 +135,25 @@ class StoreReader:
             since: Unix seconds; jobs that last reported before are left out.
             most: number of jobs to return at most; the latest ones are returned.
         """
-        wanted = select(JOB).where(JOB.c.reported >= since, JOB.c.ended.is_(None), JOB.c.seen != "")
-        rows = self._read(wanted.order_by(JOB.c.reported.desc()).limit(most))
-        return [stored_job(row) for row in rows]
+        query = select(JOB).where(JOB.c.reported >= since, JOB.c.ended.is_(None), JOB.c.seen != "")
+        job_rows = self._read(query.order_by(JOB.c.reported.desc()).limit(most))
+        return [stored_job(row) for row in job_rows]
 
     def cluster(self, since: float) -> ClusterObservation | None:
         """The newest sample of the cluster, if it is not older than `since`."""
-        wanted = select(CLUSTER).where(CLUSTER.c.time >= since).order_by(CLUSTER.c.time.desc()).limit(1)
-        rows = self._read(wanted)
-        return cluster_sample(rows[0]) if rows else None
+        query = select(CLUSTER).where(CLUSTER.c.time >= since).order_by(CLUSTER.c.time.desc()).limit(1)
+        sample_rows = self._read(query)
+        return cluster_sample(sample_rows[0]) if sample_rows else None
 
     def last_answer(self, namespace: str, job: str) -> tuple[tuple[str, ...], str] | None:
         """Changes and reason of the Brain's last plan for a job; None if there is none."""
-        wanted = select(PLAN).where(PLAN.c.namespace == namespace, PLAN.c.job == job, PLAN.c.name == "")
-        rows = self._read(wanted.order_by(PLAN.c.time.desc()).limit(1))
-        return (parse_lines(rows[0].changes), rows[0].reason) if rows else None
+        query = select(PLAN).where(PLAN.c.namespace == namespace, PLAN.c.job == job, PLAN.c.name == "")
+        plan_rows = self._read(query.order_by(PLAN.c.time.desc()).limit(1))
+        return (parse_lines(plan_rows[0].changes), plan_rows[0].reason) if plan_rows else None
 
-    def _read(self, wanted: Select[Any]) -> Sequence[Row[Any]]:
+    def _read(self, query: Select[Any]) -> Sequence[Row[Any]]:
         with database.read_transaction(self.engine) as connection:
-            return connection.execute(wanted).all()
+            return connection.execute(query).all()
 
 
 def restrict_to_namespaces(column: ColumnElement[str], namespaces: Namespaces) -> ColumnElement[bool]:

@@ -104,8 +104,8 @@ def scenario_of(job: JobDescription) -> str:
 def stored_job(row: Row[Any]) -> StoredJob:
     end = None
     if row.ended is not None:
-        said = {"time": row.ended, "completed": bool(row.completed), "reason": row.reason}
-        end = _parse_or_none(JobEnd.model_validate, said)
+        stored_end = {"time": row.ended, "completed": bool(row.completed), "reason": row.reason}
+        end = _parse_or_none(JobEnd.model_validate, stored_end)
     key = JobKey(row.namespace, row.uid)
     facts = _parse_or_none(JobDescription.model_validate_json, row.facts)
     seen = _parse_or_none(_SEEN_JOB.validate_json, row.seen)
@@ -113,28 +113,28 @@ def stored_job(row: Row[Any]) -> StoredJob:
 
 
 def cluster_sample(row: Row[Any]) -> ClusterObservation | None:
-    """Returns None for a row that cannot be read."""
+    """Parse a row; return None if it cannot be read."""
     return _parse_or_none(_SEEN_CLUSTER.validate_json, row.sample)
 
 
 def parse_lines(text: str) -> tuple[str, ...]:
     """Parse a stored list of lines."""
-    found = _parse_or_none(TypeAdapter(tuple[str, ...]).validate_json, text)
-    return found or ()
+    lines = _parse_or_none(TypeAdapter(tuple[str, ...]).validate_json, text)
+    return lines or ()
 
 
-def _parse_or_none(read: Callable[[Any], Value], said: Any) -> Value | None:
-    if not said:
+def _parse_or_none(read: Callable[[Any], Value], stored: Any) -> Value | None:
+    if not stored:
         return None
     try:
-        return read(said)
+        return read(stored)
     except ValidationError:
         log.warning("skipped a damaged row of the store")
         return None
 
 
 def sample_of_row(row: Row[Any]) -> JobSample | None:
-    """Returns None for a row that cannot be read."""
+    """Parse a row; return None if it cannot be read."""
     nodes = _parse_or_none(_NODES.validate_json, row.nodes)
     if nodes is None:
         return None
@@ -165,8 +165,8 @@ def report_rows(report: JobReport, now: float) -> Rows:
     )
     rows: dict[Upsert, list[Mapping[str, Any]]] = {tables.REPORTED_JOB: [about]}
     if end := report.end:
-        said = {"ended": end.time, "completed": end.completed, "reason": _text(end.reason)}
-        rows[tables.ENDED_JOB] = [about | said]
+        outcome = {"ended": end.time, "completed": end.completed, "reason": _text(end.reason)}
+        rows[tables.ENDED_JOB] = [about | outcome]
     rows[tables.NEW_SAMPLE] = [
         key
         | {"time": sample.time, "step": sample.step, "speed": sample.speed}

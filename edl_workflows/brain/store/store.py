@@ -93,8 +93,8 @@ class BrainStore(StoreReader):
         Raises:
             UnavailableError: as `record`.
         """
-        row = {"time": sample.time, "sample": json.dumps(asdict(sample))}
-        self._writer.write({tables.NEW_CLUSTER: [row]}).result()
+        sample_row = {"time": sample.time, "sample": json.dumps(asdict(sample))}
+        self._writer.write({tables.NEW_CLUSTER: [sample_row]}).result()
 
     def record_jobs(self, jobs: Collection[JobObservation], gone: Collection[str], now: float) -> None:
         """Store what the monitor saw of jobs, and mark the jobs in `gone` as gone, in one transaction.
@@ -102,10 +102,10 @@ class BrainStore(StoreReader):
         Raises:
             UnavailableError: as `record`.
         """
-        rows = [observed_job_row(job, now) for job in jobs]
-        there = (JOB.c.uid.in_(gone), JOB.c.seen != "", JOB.c.gone.is_(None))
-        ended = update(JOB).where(*there).values(gone=now, ended=func.coalesce(JOB.c.ended, now))
-        self._write_seen(tables.SEEN_JOB, rows, ended)
+        job_rows = [observed_job_row(job, now) for job in jobs]
+        existing = (JOB.c.uid.in_(gone), JOB.c.seen != "", JOB.c.gone.is_(None))
+        ended = update(JOB).where(*existing).values(gone=now, ended=func.coalesce(JOB.c.ended, now))
+        self._write_seen(tables.SEEN_JOB, job_rows, ended)
 
     def record_plans(self, plans: Collection[PlanObservation], gone: Collection[str], now: float) -> None:
         """The same for ScalePlans.
@@ -113,14 +113,14 @@ class BrainStore(StoreReader):
         Raises:
             UnavailableError: as `record`.
         """
-        rows = [observed_plan_row(plan, now) for plan in plans]
+        plan_rows = [observed_plan_row(plan, now) for plan in plans]
         ended = update(PLAN).where(PLAN.c.id.in_(gone), PLAN.c.name != "", PLAN.c.gone.is_(None))
-        self._write_seen(tables.SEEN_PLAN, rows, ended.values(gone=now))
+        self._write_seen(tables.SEEN_PLAN, plan_rows, ended.values(gone=now))
 
-    def _write_seen(self, upsert: Upsert, rows: Sequence[Mapping[str, Any]], ended: Update) -> None:
+    def _write_seen(self, upsert: Upsert, seen_rows: Sequence[Mapping[str, Any]], ended: Update) -> None:
         def work(connection: Connection) -> None:
-            if rows:
-                connection.execute(upsert.statement(connection.dialect), rows)
+            if seen_rows:
+                connection.execute(upsert.statement(connection.dialect), seen_rows)
             connection.execute(ended)
 
         self._writer.call(work).result()
@@ -131,7 +131,7 @@ class BrainStore(StoreReader):
         Raises:
             UnavailableError: as `record`.
         """
-        row = asdict(answer) | {
+        plan_row = asdict(answer) | {
             "name": "",
             "phase": "",
             "message": "",
@@ -139,10 +139,10 @@ class BrainStore(StoreReader):
             "finished": None,
             "gone": None,
         }
-        self._writer.write({tables.NEW_PLAN: [row]}).result()
+        self._writer.write({tables.NEW_PLAN: [plan_row]}).result()
 
     def remove(self, table: Table, which: ColumnElement[bool], most: int) -> int:
-        """Remove up to `most` of these rows. Returns how many were removed.
+        """Remove up to `most` of these rows. Return how many were removed.
 
         Raises:
             UnavailableError: as `record`.
@@ -151,10 +151,11 @@ class BrainStore(StoreReader):
         with database.read_transaction(
             self.engine
         ) as connection:  # may take long, but does not block writers
-            rows = [
-                dict(row) for row in connection.execute(select(*keys).where(which).limit(most)).mappings()
+            row_keys = [
+                dict(row_key)
+                for row_key in connection.execute(select(*keys).where(which).limit(most)).mappings()
             ]
-        if rows:
+        if row_keys:
             removal = delete(table).where(*(column == bindparam(column.name) for column in keys))
-            self._writer.call(lambda connection: connection.execute(removal, rows)).result()
-        return len(rows)
+            self._writer.call(lambda connection: connection.execute(removal, row_keys)).result()
+        return len(row_keys)

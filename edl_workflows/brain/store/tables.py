@@ -131,8 +131,8 @@ class Upsert:
         if not self.updated:
             return made.on_conflict_do_nothing(index_elements=keys)
         newer = {name: made.excluded[name] for name in self.updated}
-        known = {name: func.coalesce(made.excluded[name], self.table.c[name]) for name in self.learned}
-        return made.on_conflict_do_update(index_elements=keys, set_=newer | known)
+        learned = {name: func.coalesce(made.excluded[name], self.table.c[name]) for name in self.learned}
+        return made.on_conflict_do_update(index_elements=keys, set_=newer | learned)
 
 
 REPORTED_JOB = Upsert(JOB, ("name", "kind", "scenario", "heard", "reported", "facts"))

@@ -130,11 +130,11 @@ class StoreWriter:
     def _execute(self, connection: Connection, batch: Sequence[_Write]) -> list[Any]:
         results = [write.work(connection) if write.work else None for write in batch]
         for upsert in tables.ORDER:
-            rows = [row for write in batch if write.rows for row in write.rows.get(upsert, ())]
-            if rows:
+            upsert_rows = [row for write in batch if write.rows for row in write.rows.get(upsert, ())]
+            if upsert_rows:
                 keys = [column.name for column in upsert.table.primary_key]
-                rows.sort(key=lambda row: [row[key] for key in keys])
-                connection.execute(self._statements[upsert], rows)
+                upsert_rows.sort(key=lambda row: [row[key] for key in keys])
+                connection.execute(self._statements[upsert], upsert_rows)
         return results
 
 

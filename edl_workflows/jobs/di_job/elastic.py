@@ -25,9 +25,9 @@ def elastic_task(spec: DIJobSpec, name: str | None = None) -> Task:
     Raises:
         ManifestError: there is no such task, or several and no collector.
     """
-    found = _default_elastic(spec) if name is None else spec.task(name)
-    if found is not None:
-        return found
+    elastic = _default_elastic(spec) if name is None else spec.task(name)
+    if elastic is not None:
+        return elastic
     has = ", ".join(task.title for task in spec.tasks)
     if name is not None:
         raise ManifestError(
@@ -47,9 +47,9 @@ def replica_bounds(job: DIJob) -> tuple[int, int]:
     total = sum(each.replicas for each in job.spec.tasks)
     if task is None:
         return total, total
-    others = total - task.replicas
+    fixed_replicas = total - task.replicas
     low, high = task_bounds(task)
-    return others + low, min(others + high, MAX_REPLICAS)
+    return fixed_replicas + low, min(fixed_replicas + high, MAX_REPLICAS)
 
 
 def task_bounds(task: Task) -> tuple[int, int]:
@@ -90,7 +90,7 @@ def resize_patch(job: DIJob, task: str, replicas: int) -> dict[str, Any]:
     return {"tasks": _patched(job, {elastic_task(job.spec, task).title: RoleChange(replicas)})}
 
 
-def scale(job: DIJob, wanted: Mapping[str, RoleChange]) -> SpecEdit:
+def scale(job: DIJob, role_changes: Mapping[str, RoleChange]) -> SpecEdit:
     """The edit that gives tasks these replicas or resources; other tasks stay as they are.
 
     Raises:
@@ -102,12 +102,12 @@ def scale(job: DIJob, wanted: Mapping[str, RoleChange]) -> SpecEdit:
             f"replicas.{name}",
             "the job is preemptible: its allocator decides; change minReplicas or maxReplicas",
         )
-        for name, change in wanted.items()
+        for name, change in role_changes.items()
         if job.spec.preemptible and change.replicas is not None
     ]
     if problems:
         raise ManifestError(f"change of DIJob {job.key}", problems)
-    tasks = _patched(job, wanted)
+    tasks = _patched(job, role_changes)
     nodes = (
         [count for _, count in task_sizes(job)] if job.spec.preemptible else [t["replicas"] for t in tasks]
     )
@@ -151,8 +151,8 @@ def missing_requests(resources: Mapping[str, Any], defaults: Mapping[str, str]) 
     """The defaults for resources of which a container has neither a request nor a limit (a limit without a
     request counts as the request).
     """
-    said = {*(resources.get("limits") or {}), *(resources.get("requests") or {})}
-    return {name: amount for name, amount in defaults.items() if name not in said}
+    specified = {*(resources.get("limits") or {}), *(resources.get("requests") or {})}
+    return {name: amount for name, amount in defaults.items() if name not in specified}
 
 
 def _default_elastic(spec: DIJobSpec) -> Task | None:
@@ -161,18 +161,18 @@ def _default_elastic(spec: DIJobSpec) -> Task | None:
     return next((task for task in spec.tasks if task.type is DITaskType.COLLECTOR), None)
 
 
-def _patched(job: DIJob, wanted: Mapping[str, RoleChange]) -> list[dict[str, Any]]:
+def _patched(job: DIJob, role_changes: Mapping[str, RoleChange]) -> list[dict[str, Any]]:
     """The spec's new list of tasks."""
-    problems = list(_problems(job.spec.tasks, wanted))
+    problems = list(_problems(job.spec.tasks, role_changes))
     if problems:
         raise ManifestError(f"change of DIJob {job.key}", problems)
-    return [_changed(task, wanted.get(task.title, RoleChange())) for task in job.spec.tasks]
+    return [_changed(task, role_changes.get(task.title, RoleChange())) for task in job.spec.tasks]
 
 
-def _problems(tasks: Sequence[Task], wanted: Mapping[str, RoleChange]) -> list[Problem]:
+def _problems(tasks: Sequence[Task], role_changes: Mapping[str, RoleChange]) -> list[Problem]:
     by_title = {task.title: task for task in tasks}
     problems = []
-    for name, change in wanted.items():
+    for name, change in role_changes.items():
         path = f"replicas.{name}"
         if name not in by_title:
             problems.append(Problem(path, f"the job has no such task; it has {', '.join(sorted(by_title))}"))
@@ -184,15 +184,15 @@ def _problems(tasks: Sequence[Task], wanted: Mapping[str, RoleChange]) -> list[P
     return problems
 
 
-def _changed(task: Task, wanted: RoleChange) -> dict[str, Any]:
+def _changed(task: Task, change: RoleChange) -> dict[str, Any]:
     made = copy.deepcopy(task).to_dict()
     made["template"] = copy.deepcopy(task.template)
-    if wanted.replicas is not None:
-        made["replicas"] = wanted.replicas
-    if wanted.resources:
+    if change.replicas is not None:
+        made["replicas"] = change.replicas
+    if change.resources:
         changed = task.model_copy(update={"template": made["template"]}).container
         own = changed.get("resources") or {}
         changed["resources"] = own | {
-            part: (own.get(part) or {}) | dict(wanted.resources) for part in ("requests", "limits")
+            part: (own.get(part) or {}) | dict(change.resources) for part in ("requests", "limits")
         }
     return made

@@ -32,10 +32,10 @@ class DIReplicaState(ReplicaState):
     """One replica and its pod.
 
     Attributes:
-        wanted: the replica as the job wants it.
+        desired: the replica as the job wants it.
     """
 
-    wanted: DIReplica
+    desired: DIReplica
 
     @property
     def live(self) -> bool:
@@ -77,16 +77,17 @@ class DIReplicaState(ReplicaState):
             self.pod is not None
             and not self.completed
             and not manifests.is_terminating(self.pod)
-            and manifests.get_label(self.pod, pods.PLACE_LABEL) != self.wanted.place
+            and manifests.get_label(self.pod, pods.PLACE_LABEL) != self.desired.place
         )
 
     def how(self) -> str:
         """How its pod ended."""
         codes = bad_exits(self.pod) if self.pod is not None else []
-        said = manifests.last_words(self.pod or {"spec": {}})
+        last_words = manifests.last_words(self.pod or {"spec": {}})
         if codes:
-            return f"exit code {codes[-1]}{said}"
-        return f"{((self.pod or {}).get('status') or {}).get('reason') or 'lost'}, without an exit code{said}"
+            return f"exit code {codes[-1]}{last_words}"
+        reason = ((self.pod or {}).get("status") or {}).get("reason") or "lost"
+        return f"{reason}, without an exit code{last_words}"
 
 
 @dataclass(frozen=True)
@@ -219,18 +220,18 @@ def _finished_at(pod: Manifest) -> datetime | None:
     return max((time for time in times if time is not None), default=None)
 
 
-def _observe(job: DIJob, wanted: DIReplica, own: Mapping[str, Manifest]) -> DIReplicaState:
-    pod = own.get(wanted.name)
-    before = job.status.replica_statuses.get(wanted.task.title, TaskCounts()).completed
-    known = wanted.index in before
+def _observe(job: DIJob, desired: DIReplica, own: Mapping[str, Manifest]) -> DIReplicaState:
+    pod = own.get(desired.name)
+    before = job.status.replica_statuses.get(desired.task.title, TaskCounts()).completed
+    known_completed = desired.index in before
     of_now = pod is None or _is_of_now(job, pod)
-    completed = known or (has_succeeded(pod) and of_now)
+    completed = known_completed or (has_succeeded(pod) and of_now)
     return DIReplicaState(
-        index=wanted.index,
-        name=wanted.name,
+        index=desired.index,
+        name=desired.name,
         pod=pod,
         completed=completed,
-        known_completed=known,
+        known_completed=known_completed,
         stale=not of_now and not completed,
-        wanted=wanted,
+        desired=desired,
     )

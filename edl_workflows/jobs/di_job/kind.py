@@ -1,4 +1,4 @@
-"""DIJob's row of the registry, and how pipelines and kubectl see a job."""
+"""DIJob's `Kind` in the registry, and how pipelines and kubectl see a job."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from edl_workflows.jobs.actions import Manifest
 from edl_workflows.jobs.di_job import elastic, pods
 from edl_workflows.jobs.di_job.model import DIJob, DIJobPhase
 from edl_workflows.jobs.di_job.reconcile import reconcile
-from edl_workflows.jobs.kind import MADE, Kind, Source, job_by_label, job_source
+from edl_workflows.jobs.kind import CREATE_VERBS, Kind, Source, job_by_label, job_source
 from edl_workflows.jobs.schema import CrdColumn, CrdOptions
 from edl_workflows.jobs.view import JobPhase, JobView, view_of
 
@@ -36,20 +36,20 @@ def view(job: DIJob) -> JobView:
 
 _by_job_label = job_by_label(pods.JOB_LABEL)
 _SELECTOR = f"{pods.OPERATOR_LABEL}={pods.OPERATOR}"
-_RIGHTS = (("", (*MADE, "delete")),)
+_RIGHTS = (("", (*CREATE_VERBS, "delete")),)
 
 
 def _pod(obj: Manifest) -> dict[str, Any]:
     """As `cache_fields.keep_pod`, with the init containers: if one of them fails, no other container has an
     exit code.
     """
-    found = cache_fields.keep_pod(obj)
+    pod = cache_fields.keep_pod(obj)
     statuses = (obj.get("status") or {}).get("initContainerStatuses") or ()
     if statuses:
-        found["status"]["initContainerStatuses"] = [
+        pod["status"]["initContainerStatuses"] = [
             {"name": c.get("name"), "state": c.get("state") or {}} for c in statuses
         ]
-    return found
+    return pod
 
 
 DI_JOB = Kind(
@@ -59,7 +59,7 @@ DI_JOB = Kind(
     observes=(
         Source(api.PODS, _by_job_label, _SELECTOR, _RIGHTS, _pod),
         Source(api.SERVICES, _by_job_label, _SELECTOR, _RIGHTS, cache_fields.keep_head),
-        Source(api.SECRETS, _by_job_label, _SELECTOR, (("", MADE),), cache_fields.keep_head),
+        Source(api.SECRETS, _by_job_label, _SELECTOR, (("", CREATE_VERBS),), cache_fields.keep_head),
     ),
     crd=_CRD,
     view=view,

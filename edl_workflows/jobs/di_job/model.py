@@ -280,8 +280,8 @@ def _find_volume_problems(given: Sequence[Mapping[str, Any]]) -> list[Problem]:
         for index, volume in enumerate(names)
         if not volume or not isinstance(volume, str)
     ]
-    twice = [one for one, count in Counter(map(str, names)).items() if count > 1 and one != "None"]
-    return missing + [Problem("volumes", f"there is more than one volume named {one!r}") for one in twice]
+    twice = [name for name, count in Counter(map(str, names)).items() if count > 1 and name != "None"]
+    return missing + [Problem("volumes", f"there is more than one volume named {name!r}") for name in twice]
 
 
 def _doubled_volumes(spec: DIJobSpec, task: Task) -> list[Problem]:
@@ -290,7 +290,7 @@ def _doubled_volumes(spec: DIJobSpec, task: Task) -> list[Problem]:
     own = pod.get("volumes") if isinstance(pod, Mapping) else None
     shared = {volume.get("name") for volume in spec.volumes}
     names = (
-        [str(one.get("name")) for one in own or () if isinstance(one, Mapping)]
+        [str(volume.get("name")) for volume in own or () if isinstance(volume, Mapping)]
         if isinstance(own, list)
         else []
     )

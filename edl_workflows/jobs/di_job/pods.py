@@ -83,17 +83,21 @@ def _ranks(job: DIJob, sizes: Sequence[tuple[Task, int]]) -> dict[tuple[str, int
     else the lowest free one. So resizing one task changes few ranks of the others. In a preemptible job the
     ranks follow the order of tasks, as the nodes of its allocation do; all pods are replaced with each
     allocation anyway."""
-    wanted = [(task.title, index) for task, count in sizes for index in range(count)]
+    replicas = [(task.title, index) for task, count in sizes for index in range(count)]
     if job.spec.preemptible:
-        return {one: rank for rank, one in enumerate(wanted)}
-    known = {
+        return {replica: rank for rank, replica in enumerate(replicas)}
+    present_ranks = {
         (title, index): rank
         for title, counts in job.status.replica_statuses.items()
         for index, rank in enumerate(counts.ranks)
     }
-    kept = {one: known[one] for one in wanted if known.get(one, len(wanted)) < len(wanted)}
-    free = iter(sorted(set(range(len(wanted))) - set(kept.values())))
-    return {one: kept[one] if one in kept else next(free) for one in wanted}
+    kept = {
+        replica: present_ranks[replica]
+        for replica in replicas
+        if present_ranks.get(replica, len(replicas)) < len(replicas)
+    }
+    free = iter(sorted(set(range(len(replicas))) - set(kept.values())))
+    return {replica: kept[replica] if replica in kept else next(free) for replica in replicas}
 
 
 def service_name(job: DIJob) -> str:
@@ -107,7 +111,7 @@ def job_labels(job: DIJob) -> dict[str, str]:
 
 
 def pod_selector(job: DIJob, task: Task) -> str:
-    """Selects the pods of a task."""
+    """Select the pods of a task."""
     return f"{JOB_LABEL}={job.metadata.name},{TASK_LABEL}={task.title}"
 
 
@@ -231,7 +235,7 @@ class DIPodMaker:
         for replica in self._replicas:
             task = replica.task.title.upper().replace("-", "_")
             hosts.setdefault(f"DI_{task}_NODES", []).append(f"{replica.name}.{zone}")
-        lists = {variable: ",".join(found) for variable, found in hosts.items()}
+        lists = {variable: ",".join(host_names) for variable, host_names in hosts.items()}
         # A program could not be started with a longer variable; it can ask the DI server for its peers.
         return {name: value for name, value in lists.items() if len(name) + len(value) < LONGEST_VALUE}
 

@@ -87,10 +87,10 @@ def _suspend(facts: DIJobFacts) -> Actions:
 
 def _report_conflict(facts: DIJobFacts) -> Actions | None:
     """Report objects that have a name the job needs, but that the job does not own."""
-    wanted = [("Pod", replica.name) for replica in facts.replicas]
-    wanted.append(("Secret", pods.token_secret_name(facts.job)))
-    wanted.append(("Service", pods.service_name(facts.job)))
-    obstacle = obstacles.find_conflict(facts.job, facts.observed, wanted)
+    children = [("Pod", replica.name) for replica in facts.replicas]
+    children.append(("Secret", pods.token_secret_name(facts.job)))
+    children.append(("Service", pods.service_name(facts.job)))
+    obstacle = obstacles.find_conflict(facts.job, facts.observed, children)
     if obstacle is None:
         return None
     verdict = PhaseVerdict(_going_on(facts), obstacle.reason, obstacle.message)
@@ -167,7 +167,7 @@ def _missing(facts: DIJobFacts) -> list[Manifest]:
     missing = [replica for replica in facts.replicas if replica.pod is None and not replica.completed]
     if missing:
         maker = pods.DIPodMaker(facts.job, facts.observed.settings)
-        made += [maker.pod(replica.wanted) for replica in missing]
+        made += [maker.pod(replica.desired) for replica in missing]
     return made
 
 

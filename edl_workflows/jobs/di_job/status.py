@@ -80,8 +80,8 @@ def status_patch(
             "completion_timestamp": ended,
         }
     )
-    wanted = {"taskStatus": None} | new.to_dict()
-    return merge_patch(old.stored(), {name: value for name, value in wanted.items() if name not in FOREIGN})
+    desired = {"taskStatus": None} | new.to_dict()
+    return merge_patch(old.stored(), {name: value for name, value in desired.items() if name not in FOREIGN})
 
 
 def status_delay(old: DIJobStatus, patch: Mapping[str, Any] | None) -> float:
@@ -99,20 +99,20 @@ def make_events(facts: DIJobFacts, outcome: PhaseVerdict) -> tuple[Event, ...]:
 
 
 def _by_task(facts: DIJobFacts, phase: KindPhase, anew: str) -> dict[str, TaskCounts]:
-    found = {
-        task.title: _count(facts, task, [p for p in facts.replicas if p.wanted.task is task], phase)
+    counts = {
+        task.title: _count(facts, task, [p for p in facts.replicas if p.desired.task is task], phase)
         for task in facts.job.spec.tasks
     }
     if anew:
-        found[anew] = found[anew].model_copy(update={"succeeded": 0, "completed": []})
-    return found
+        counts[anew] = counts[anew].model_copy(update={"succeeded": 0, "completed": []})
+    return counts
 
 
 def _count(facts: DIJobFacts, task: Task, replicas: Sequence[DIReplicaState], phase: KindPhase) -> TaskCounts:
     before = facts.job.status.replica_statuses.get(task.title, TaskCounts())
     active = [p for p in replicas if p.live and p.pod is not None and manifests.pod_phase(p.pod) == "Running"]
     # A job that wants no replicas now still remembers which of them succeeded.
-    completed = [p.wanted.index for p in replicas if p.completed] if facts.replicas else before.completed
+    completed = [p.desired.index for p in replicas if p.completed] if facts.replicas else before.completed
     failed = sum(replica.failed for replica in replicas)
     return TaskCounts(
         desired=len(replicas),
@@ -122,19 +122,19 @@ def _count(facts: DIJobFacts, task: Task, replicas: Sequence[DIReplicaState], ph
         # Failed pods still count after they are cleaned up.
         failed=max(failed, before.failed) if phase.final else failed,
         completed=completed,
-        ranks=[p.wanted.rank for p in replicas] if facts.replicas else before.ranks,
+        ranks=[p.desired.rank for p in replicas] if facts.replicas else before.ranks,
         label_selector=pods.pod_selector(facts.job, task),
     )
 
 
 def _phases(facts: DIJobFacts) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {task.title: {} for task in facts.job.spec.tasks}
+    phase_counts: dict[str, dict[str, int]] = {task.title: {} for task in facts.job.spec.tasks}
     for pod in facts.pods:
-        _tell(found, pod)
-    return found
+        _count_phase(phase_counts, pod)
+    return phase_counts
 
 
-def _tell(found: dict[str, dict[str, int]], pod: Manifest) -> None:
-    counts = found.setdefault(manifests.get_label(pod, pods.TASK_LABEL), {})
+def _count_phase(phase_counts: dict[str, dict[str, int]], pod: Manifest) -> None:
+    counts = phase_counts.setdefault(manifests.get_label(pod, pods.TASK_LABEL), {})
     phase = manifests.pod_phase(pod)
     counts[phase] = counts.get(phase, 0) + 1

@@ -79,12 +79,12 @@ class ElasticJobFacts:
         newest: dict[tuple[str, str], int] = {}
         for pod in self.nodes:
             newest[_place(pod)] = max(newest.get(_place(pod), -1), manifests.index_of(pod))
-        found: dict[str, list[Manifest]] = {}
+        by_role: dict[str, list[Manifest]] = {}
         for pod in sorted(self.nodes, key=manifests.index_of):
             gone = manifests.is_terminating(pod) or not manifests.has_ended(pod)
             if not gone and manifests.index_of(pod) < newest[_place(pod)]:
-                found.setdefault(_place(pod)[0], []).append(pod)
-        return found
+                by_role.setdefault(_place(pod)[0], []).append(pod)
+        return by_role
 
     @property
     def plan_in_progress(self) -> ScalePlan | None:
@@ -107,8 +107,8 @@ class ElasticJobFacts:
     @property
     def services(self) -> list[Manifest]:
         """The job's services that are not being deleted."""
-        found = self.observed.of("Service")
-        return [s for s in found if manifests.owned_by(s, self.job) and not manifests.is_terminating(s)]
+        services = self.observed.of("Service")
+        return [s for s in services if manifests.owned_by(s, self.job) and not manifests.is_terminating(s)]
 
 
 def _place(pod: Manifest) -> tuple[str, str]:

@@ -138,7 +138,7 @@ def choose_strategy(program: TrainingProgram, options: ProgramOptions) -> Distri
     if options.servers or _SERVED in imported:
         return DistributionStrategy.PARAMETER_SERVER
     framework = options.framework or recognize_framework(program)
-    if framework is Framework.NUMPY and any(one.startswith(_LIBRARY) for one in imported):
+    if framework is Framework.NUMPY and any(module.startswith(_LIBRARY) for module in imported):
         return DistributionStrategy.PARAMETER_SERVER
     return DistributionStrategy.ALLREDUCE
 

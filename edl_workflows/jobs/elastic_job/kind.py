@@ -1,4 +1,4 @@
-"""ElasticJob's row of the registry: what decisions read, and how pipelines and kubectl see a job."""
+"""ElasticJob's `Kind` in the registry: what decisions read, and how pipelines and kubectl see a job."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +10,7 @@ from edl_workflows.jobs.api import ApiResource
 from edl_workflows.jobs.elastic_job import scaling
 from edl_workflows.jobs.elastic_job.model import ElasticJob, ElasticJobPhase, ElasticJobStatus
 from edl_workflows.jobs.elastic_job.reconcile import reconcile
-from edl_workflows.jobs.kind import MADE, Kind, Source, job_by_label, job_source
+from edl_workflows.jobs.kind import CREATE_VERBS, Kind, Source, job_by_label, job_source
 from edl_workflows.jobs.schema import CrdColumn, CrdOptions
 from edl_workflows.jobs.view import Checkpoint, FailedPod, JobPhase, JobView, Progress, view_of
 
@@ -59,9 +59,14 @@ def view(job: ElasticJob) -> JobView:
 def _progress(status: ElasticJobStatus) -> Progress:
     if status.progress is None:
         return Progress()
-    said = status.progress
+    progress = status.progress
     return Progress(
-        said.step, said.records, said.speed, said.records_per_second, said.records_total, dict(said.metrics)
+        progress.step,
+        progress.records,
+        progress.speed,
+        progress.records_per_second,
+        progress.records_total,
+        dict(progress.metrics),
     )
 
 
@@ -86,14 +91,14 @@ def _by_owner_job(manifest: Manifest) -> str:
 def _owned(
     resource: ApiResource, *verbs: str, keep: Callable[[Manifest], dict[str, Any]] = cache_fields.keep_head
 ) -> Source:
-    return Source(resource, _by_job_label, names.JOB_LABEL, (("", (*MADE, *verbs)),), keep)
+    return Source(resource, _by_job_label, names.JOB_LABEL, (("", (*CREATE_VERBS, *verbs)),), keep)
 
 
 ELASTIC_JOBS = job_source(api.ELASTIC_JOBS, "delete")
 SCALE_PLANS = Source(
     api.SCALE_PLANS,
     _by_owner_job,
-    rights=(("", (*MADE, "patch", "delete")), ("status", ("patch",))),
+    rights=(("", (*CREATE_VERBS, "patch", "delete")), ("status", ("patch",))),
 )
 PODS = _owned(api.PODS, "delete", keep=cache_fields.keep_pod)
 SERVICES = _owned(api.SERVICES, "delete")

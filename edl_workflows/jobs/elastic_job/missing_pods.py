@@ -50,12 +50,12 @@ def _find_failed(facts: ElasticJobFacts, newest_first: Sequence[ScalePlan]) -> S
         return None
     counts = replica_statuses(facts, ElasticJobPhase.RUNNING)
     short = {role for role, count in counts.items() if count.initial}
-    told: set[str] = set()
+    covered_pods: set[str] = set()
     for plan in newest_first:
-        pods = {pod.name for pod in plan.spec.create_pods if pod.type in short} - told
+        pods = {pod.name for pod in plan.spec.create_pods if pod.type in short} - covered_pods
         if pods and plan.status.reason in _NOT_MADE:
             return plan
-        told |= pods
+        covered_pods |= pods
     return None
 
 

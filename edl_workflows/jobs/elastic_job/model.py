@@ -139,11 +139,13 @@ _MAX_NODES = "(has({0}.rendezvous) ? {0}.rendezvous.maxNodes : 0)"
 
 def _needs_container(role: str) -> tuple[str, str]:
     spec = f"self.replicaSpecs.{role}"
-    there = " && ".join(
+    containers_exist = " && ".join(
         f"has({spec}.{path})" for path in ("template", "template.spec", "template.spec.containers")
     )
     containers = f"{spec}.template.spec.containers"
-    rule = f"!has({spec}) || {there} && {containers}.size() > 0 && {containers}.all(c, has(c.image))"
+    rule = (
+        f"!has({spec}) || {containers_exist} && {containers}.size() > 0 && {containers}.all(c, has(c.image))"
+    )
     return rule, f"replicaSpecs.{role}.template.spec.containers: at least one is needed, each with an image"
 
 
@@ -238,7 +240,7 @@ class ElasticJobSpec(Model):
     def _check(self) -> Self:
         problems = (_find_role_problems, _find_rendezvous_problems, _find_template_problems)
         raise_problems(
-            [*(found for check in problems for found in check(self)), *_find_env_problems(self.envs)]
+            [*(problem for check in problems for problem in check(self)), *_find_env_problems(self.envs)]
         )
         return self
 
@@ -459,10 +461,13 @@ def _find_role_problems(spec: ElasticJobSpec) -> list[Problem]:
 def _find_rendezvous_problems(spec: ElasticJobSpec) -> list[Problem]:
     """Problems in the number of workers of a collective job that train together. ``replicas`` is not compared
     with it: it may be edited, and the job's master handles any number."""
-    said = spec.rendezvous
-    if spec.distribution_strategy != "AllreduceStrategy" or not 0 < said.max_nodes < said.min_nodes:
+    rendezvous = spec.rendezvous
+    if (
+        spec.distribution_strategy != "AllreduceStrategy"
+        or not 0 < rendezvous.max_nodes < rendezvous.min_nodes
+    ):
         return []
-    message = f"minNodes ({said.min_nodes}) can't be above maxNodes ({said.max_nodes})"
+    message = f"minNodes ({rendezvous.min_nodes}) can't be above maxNodes ({rendezvous.max_nodes})"
     return [Problem("rendezvous.minNodes", message)]
 
 

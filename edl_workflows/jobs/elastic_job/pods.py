@@ -231,8 +231,8 @@ def _master_container(settings: InstallationSettings) -> Container:
 
 
 def _set_resources(container: Container, resource: NodeResource) -> None:
-    wanted = {"cpu": resource.cpu, "memory": resource.memory, _GPU: resource.gpu, **resource.others}
-    amounts = {name: amount for name, amount in wanted.items() if amount is not None}
+    requested = {"cpu": resource.cpu, "memory": resource.memory, _GPU: resource.gpu, **resource.others}
+    amounts = {name: amount for name, amount in requested.items() if amount is not None}
     if amounts:
         resources = container.get("resources") or {}
         container["resources"] = resources | {
@@ -305,7 +305,7 @@ def master_rules(job: str) -> list[dict[str, Any]]:
 
 
 def master_role_binding(job: ElasticJob) -> dict[str, Any]:
-    """Gives the master's account its role."""
+    """Give the master's account its role."""
     name = names.master_account_name(job.metadata.name)
     binding = elastic_job_child(f"{_RBAC}/v1", "RoleBinding", name, job, {})
     account = {"kind": "ServiceAccount", "name": name, "namespace": job.metadata.namespace or "default"}

@@ -80,19 +80,19 @@ class TrainingProgram(Model):
         return self
 
     @classmethod
-    def of_script(cls, name: str, text: str, others: Mapping[str, str] | None = None) -> Self:
+    def of_script(cls, name: str, text: str, modules: Mapping[str, str] | None = None) -> Self:
         """Make the program of a script.
 
         Args:
             name: file name of the script.
             text: its text.
-            others: further modules of its folder, by file name.
+            modules: further modules of its folder, by file name.
 
         Raises:
             InvalidError: a file is not valid Python, the program is too large, or a file's name is not
                 allowed.
         """
-        files = {**(others or {}), name: text}
+        files = {**(modules or {}), name: text}
         for file, content in files.items():
             _parse(content, file)
         return cls._checked(name, files)
@@ -129,7 +129,7 @@ class TrainingProgram(Model):
         try:
             return cls(main=main, files=dict(files))
         except ValidationError as error:
-            message = "; ".join(one["msg"].removeprefix("Value error, ") for one in error.errors())
+            message = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
             raise InvalidError(f"the program can't travel with its job: {message}") from error
 
     @property
@@ -193,13 +193,13 @@ def _parse(text: str, file: str) -> ast.Module:
 def _without_decorators(source: str) -> tuple[str, str]:
     """The text of a function without indentation and decorators, and the function's name."""
     text = textwrap.dedent(source).strip("\n") + "\n"
-    found = _parse(text, "the function").body
-    if len(found) != 1 or not isinstance(found[0], ast.FunctionDef):
+    statements = _parse(text, "the function").body
+    if len(statements) != 1 or not isinstance(statements[0], ast.FunctionDef):
         raise InvalidError(
             "the source is not that of one function: write `def train(...): ...`; a lambda, a method or an "
             "`async def` can't be the training program"
         )
-    function = found[0]
+    function = statements[0]
     return "".join(text.splitlines(keepends=True)[function.lineno - 1 :]), function.name
 
 
@@ -251,12 +251,12 @@ class _Unannotated(ast.NodeTransformer):
 def _with_program(replicas: Mapping[str, Any], variables: list[dict[str, Any]]) -> dict[str, Any]:
     template = dict(replicas["template"])
     spec = dict(template["spec"])
-    first, *others = spec["containers"]
+    first, *remaining_containers = spec["containers"]
     first = {**first, "env": merge_env(first.get("env") or (), variables)}
     mounts = first.get("volumeMounts") or []
     read_only = (first.get("securityContext") or {}).get("readOnlyRootFilesystem")
     if read_only and not any(str(mount.get("mountPath", "")).rstrip("/") == TMP for mount in mounts):
         first["volumeMounts"] = [*mounts, {"name": TMP_VOLUME, "mountPath": TMP}]
         spec["volumes"] = [*(spec.get("volumes") or []), {"name": TMP_VOLUME, "emptyDir": {}}]
-    spec["containers"] = [first, *others]
+    spec["containers"] = [first, *remaining_containers]
     return {**replicas, "template": {**template, "spec": spec}}

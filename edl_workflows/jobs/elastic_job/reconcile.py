@@ -104,11 +104,11 @@ def _suspend(facts: ElasticJobFacts) -> Actions:
     """Stop workers first: when the chief is stopped it saves a checkpoint, for which it needs the servers and
     the master."""
     workers = facts.live(*_WORKERS)
-    others = facts.live(names.PS_TYPE, names.MASTER_TYPE)
-    going = workers or others
+    remaining = facts.live(names.PS_TYPE, names.MASTER_TYPE)
+    going = workers or remaining
     if not going:
         return _act(facts, PhaseVerdict(ElasticJobPhase.SUSPENDED, "JobSuspended"))
-    message = f"pods that have not ended yet: {len(workers) + len(others)}"
+    message = f"pods that have not ended yet: {len(workers) + len(remaining)}"
     outcome = PhaseVerdict(facts.job.status.phase or ElasticJobPhase.PENDING, "Suspending", message)
     return _act(facts, outcome, delete=_delete(p for p in going if not manifests.is_terminating(p)))
 
@@ -128,8 +128,8 @@ def _needed(facts: ElasticJobFacts) -> list[Manifest]:
     ]
 
 
-def _find(facts: ElasticJobFacts, wanted: Manifest) -> Manifest | None:
-    return facts.observed.find(wanted["kind"], manifests.name_of(wanted))
+def _find(facts: ElasticJobFacts, child: Manifest) -> Manifest | None:
+    return facts.observed.find(child["kind"], manifests.name_of(child))
 
 
 def _blocked(facts: ElasticJobFacts) -> Actions | None:
@@ -143,7 +143,7 @@ def _blocked(facts: ElasticJobFacts) -> Actions | None:
 
 
 def _run(facts: ElasticJobFacts) -> Actions:
-    missing = [wanted for wanted in _needed(facts) if _find(facts, wanted) is None]
+    missing = [child for child in _needed(facts) if _find(facts, child) is None]
     # The master is created only after everything that it needs: it must never start with a foreign token. The
     # loop stops at a create that is refused or whose name is taken.
     refused = {(r.kind, r.name) for r in facts.observed.refused}
@@ -188,8 +188,10 @@ def _last_end(facts: ElasticJobFacts) -> str:
         ended = manifests.exit_of_first_container(master)
         if "exitCode" in ended:
             limit = f"restarts: at most {_restart_limit(facts)}"
-            said = manifests.last_words(master)
-            return f"{manifests.name_of(master)} ended with exit code {ended['exitCode']} ({limit}){said}"
+            last_words = manifests.last_words(master)
+            return (
+                f"{manifests.name_of(master)} ended with exit code {ended['exitCode']} ({limit}){last_words}"
+            )
     return "the master's pod is gone and is being replaced"
 
 
@@ -278,8 +280,8 @@ def _spec_plan(facts: ElasticJobFacts, outcome: PhaseVerdict) -> tuple[Manifest,
         names.API_VERSION, SCALE_PLAN, name, job, {names.SCALE_TYPE_LABEL: names.SCALE_MANUAL}
     )
     made["metadata"]["ownerReferences"] = [manifests.owner_reference(job, controller=False)]
-    wanted = {role: {"replicas": replicas} for role, replicas in changed.items()}
-    made["spec"] = {"ownerJob": job.metadata.name, "replicaResourceSpecs": wanted}
+    resource_specs = {role: {"replicas": replicas} for role, replicas in changed.items()}
+    made["spec"] = {"ownerJob": job.metadata.name, "replicaResourceSpecs": resource_specs}
     return (made,)
 
 

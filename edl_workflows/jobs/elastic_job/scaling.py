@@ -46,19 +46,19 @@ def elastic_role(job: ElasticJob) -> ElasticRole | None:
         names.WORKER_TYPE,
         least,
         most,
-        count_wanted_nodes(job)[names.WORKER_TYPE],
+        count_desired_nodes(job)[names.WORKER_TYPE],
         requests,
         placement,
         bounded=False,
     )
 
 
-def count_wanted_nodes(job: ElasticJob) -> dict[str, int]:
+def count_desired_nodes(job: ElasticJob) -> dict[str, int]:
     """How many nodes of each training role the job wants now; the spec has only the initial numbers."""
-    said = job.status.replica_statuses
+    statuses = job.status.replica_statuses
     specs = job.spec.replica_specs.items()
     return {
-        role: said[role].desired if role in said else spec.replicas
+        role: statuses[role].desired if role in statuses else spec.replicas
         for role, spec in specs
         if role != names.MASTER_TYPE
     }
@@ -66,16 +66,20 @@ def count_wanted_nodes(job: ElasticJob) -> dict[str, int]:
 
 def _most(job: ElasticJob, requests: Mapping[str, float]) -> int:
     """How many workers fit into the job's limits besides its other nodes."""
-    others: dict[str, float] = {}
-    for role, count in count_wanted_nodes(job).items():
+    reserved: dict[str, float] = {}
+    for role, count in count_desired_nodes(job).items():
         if role != names.WORKER_TYPE:
             template = job.spec.replica_specs[role].template  # type: ignore[index]  # a literal
-            one = demand.pod_requests(template.get("spec") or {})
-            demand.add_amounts(others, {name: amount * count for name, amount in one.items()})
-    said = job.spec.resource_limits
-    limits = {"cpu": said.cpu, "memory": said.memory, "nvidia.com/gpu": said.gpu}
+            per_node = demand.pod_requests(template.get("spec") or {})
+            demand.add_amounts(reserved, {name: amount * count for name, amount in per_node.items()})
+    resource_limits = job.spec.resource_limits
+    limits = {
+        "cpu": resource_limits.cpu,
+        "memory": resource_limits.memory,
+        "nvidia.com/gpu": resource_limits.gpu,
+    }
     rooms = [
-        (parse_quantity(limit) - others.get(name, 0.0)) / requests[name]
+        (parse_quantity(limit) - reserved.get(name, 0.0)) / requests[name]
         for name, limit in limits.items()
         if requests.get(name)
     ]

@@ -61,7 +61,7 @@ def status_patch(
             "reason": outcome.reason,
             "message": outcome.message,
             "observed_generation": facts.job.metadata.generation,
-            "conditions": update_conditions(old, outcome, CREATED, facts.now, _beside(outcome)),
+            "conditions": update_conditions(old, outcome, CREATED, facts.now, _other_true(outcome)),
             "replica_statuses": replica_statuses(facts, outcome.phase),
             "start_time": old.start_time or facts.now,
             "completion_time": (old.completion_time or facts.now) if outcome.phase.final else None,
@@ -70,8 +70,8 @@ def status_patch(
             "spec_replicas": dict(seen),
         }
     )
-    wanted = new.to_dict()
-    return merge_patch(old.stored(), {field: wanted[field] for field in OWNED if field in wanted})
+    desired = new.to_dict()
+    return merge_patch(old.stored(), {field: desired[field] for field in OWNED if field in desired})
 
 
 def status_delay(old: ElasticJobStatus, patch: Mapping[str, Any] | None) -> float:
@@ -109,7 +109,7 @@ def make_events(facts: ElasticJobFacts, outcome: PhaseVerdict) -> tuple[Event, .
     return phase_event(old, outcome, obstacles.REASONS, f"the job is {outcome.phase}")
 
 
-def _beside(outcome: PhaseVerdict) -> tuple[str, ...]:
+def _other_true(outcome: PhaseVerdict) -> tuple[str, ...]:
     """Running stays True while a job is scaled."""
     return (ElasticJobPhase.RUNNING.condition,) if outcome.phase is ElasticJobPhase.SCALING else ()
 
@@ -120,16 +120,18 @@ def replica_statuses(facts: ElasticJobFacts, phase: KindPhase) -> dict[str, Repl
     pods.setdefault(names.MASTER_TYPE, [])
     for pod in (*facts.nodes, *facts.masters):
         pods.setdefault(manifests.get_label(pod, names.REPLICA_TYPE_LABEL), []).append(pod)
-    wanted = _desired(facts)
-    return {role: _count(facts, role, wanted.get(role, 0), of_role, phase) for role, of_role in pods.items()}
+    desired = _desired(facts)
+    return {role: _count(facts, role, desired.get(role, 0), of_role, phase) for role, of_role in pods.items()}
 
 
 def _desired(facts: ElasticJobFacts) -> Mapping[str, int]:
     """How many nodes of each role are wanted: at first as in the spec, then as in the last manual plan that
     succeeded.
     """
-    known = {role: counts.desired for role, counts in facts.job.status.replica_statuses.items()}
-    return plan_order.count_wanted_nodes(facts.plans, {names.MASTER_TYPE: 1} | spec_replicas(facts) | known)
+    recorded = {role: counts.desired for role, counts in facts.job.status.replica_statuses.items()}
+    return plan_order.count_desired_nodes(
+        facts.plans, {names.MASTER_TYPE: 1} | spec_replicas(facts) | recorded
+    )
 
 
 def _count(

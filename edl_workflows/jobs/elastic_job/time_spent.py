@@ -67,4 +67,4 @@ def time_by_cause(goodput: GoodputStatus, until: datetime) -> dict[TimeCause, in
     if goodput.time is not None and goodput.cause not in ("", TimeCause.TRAINING):
         since = int((until - goodput.time).total_seconds())
         seconds[goodput.cause] = seconds.get(goodput.cause, 0) + max(0, since)
-    return {cause: found for cause in TimeCause if (found := seconds.get(cause, 0))}
+    return {cause: cause_seconds for cause in TimeCause if (cause_seconds := seconds.get(cause, 0))}

@@ -158,19 +158,19 @@ def _replica(
 ) -> KubeflowReplicaState:
     name = replica_name(job, kind, index)
     pod = own.get(name)
-    known = index in job.status.replica_statuses.get(kind, KubeflowReplicaStatus()).completed
-    completed = known or has_succeeded(pod)
-    told = cluster if pod is None else manifests.get_label(pod, pods.CLUSTER_LABEL)
+    known_completed = index in job.status.replica_statuses.get(kind, KubeflowReplicaStatus()).completed
+    completed = known_completed or has_succeeded(pod)
+    pod_cluster = cluster if pod is None else manifests.get_label(pod, pods.CLUSTER_LABEL)
     return KubeflowReplicaState(
         index=index,
         name=name,
         pod=pod,
         completed=completed,
-        known_completed=known,
+        known_completed=known_completed,
         kind=kind,
         policy=job.spec.replicas[kind].policy,
         restart=job.status.restarts.get(name, ReplicaRestarts()),
-        stale=told != cluster and not completed,
+        stale=pod_cluster != cluster and not completed,
         container=framework.container,
         exit_codes_2021="exit-codes-2021" in job.compat,
     )

@@ -1,4 +1,4 @@
-"""The common parts of the registry's rows for Kubeflow's kinds."""
+"""The common parts of the registry for Kubeflow's kinds."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from edl_workflows.jobs.actions import Manifest, RoleChange, SpecEdit
 from edl_workflows.jobs.api import ApiResource
 from edl_workflows.jobs.autoscaling import ElasticRole
 from edl_workflows.jobs.conversion import ConvertedJob
-from edl_workflows.jobs.kind import MADE, Kind, Source, job_by_label, job_source
+from edl_workflows.jobs.kind import CREATE_VERBS, Kind, Source, job_by_label, job_source
 from edl_workflows.jobs.kubeflow import pods
 from edl_workflows.jobs.kubeflow.model import KubeflowJob, KubeflowPhase, KubeflowReplicaSpec, container_of
 from edl_workflows.jobs.kubeflow.pods import KubeflowFramework
@@ -64,11 +64,11 @@ def kubeflow_kind(
     elastic: Callable[[Any], ElasticRole | None] | None = None,
     conversions: tuple[tuple[str, Callable[[Any], ConvertedJob]], ...] = (),
 ) -> Kind:
-    """The row of one of Kubeflow's kinds."""
+    """The `Kind` of one of Kubeflow's kinds."""
     selector = f"{pods.OPERATOR_LABEL}={framework.operator}"
 
     def owned(child: ApiResource, keep: Callable[[Manifest], dict[str, Any]]) -> Source:
-        return Source(child, _job_of, selector, (("", (*MADE, "delete")),), keep)
+        return Source(child, _job_of, selector, (("", (*CREATE_VERBS, "delete")),), keep)
 
     return Kind(
         source=job_source(resource, "delete"),
@@ -91,7 +91,7 @@ def view(job: KubeflowJob) -> JobView:
     return view_of(job, {KubeflowPhase.CREATED: JobPhase.PENDING})
 
 
-def scale(framework: KubeflowFramework, job: KubeflowJob, wanted: Mapping[str, RoleChange]) -> SpecEdit:
+def scale(framework: KubeflowFramework, job: KubeflowJob, role_changes: Mapping[str, RoleChange]) -> SpecEdit:
     """The edit that gives the job these replicas by type, in any of the type's spellings; other types keep
     theirs.
 
@@ -100,28 +100,28 @@ def scale(framework: KubeflowFramework, job: KubeflowJob, wanted: Mapping[str, R
     """
     specs = job.spec.replica_specs
     keys = {spelling: key for key in specs for spelling in job.spec.replica_type(key).spellings}
-    chosen = {role: keys.get(role.lower()) for role in wanted}
+    chosen = {role: keys.get(role.lower()) for role in role_changes}
     if unknown := [role for role, key in chosen.items() if key is None]:
         has = ", ".join(sorted(specs))
         problems = [
             Problem(f"replicas.{role}", f"the job has no such type; it has {has}") for role in unknown
         ]
         raise ManifestError(f"change of {job.kind} {job.key}", problems)
-    changes = {key: wanted[role] for role, key in chosen.items() if key is not None}
+    changes = {key: role_changes[role] for role, key in chosen.items() if key is not None}
     patch = {key: _change(framework, specs[key], change) for key, change in changes.items()}
     counts = {key: spec.replicas for key, spec in specs.items()}
     counts |= {key: change.replicas for key, change in changes.items() if change.replicas is not None}
     return SpecEdit({job.spec.specs_key(): patch}, sum(counts.values()))
 
 
-def _change(framework: KubeflowFramework, spec: KubeflowReplicaSpec, wanted: RoleChange) -> dict[str, Any]:
-    patch: dict[str, Any] = {} if wanted.replicas is None else {"replicas": wanted.replicas}
-    if wanted.resources:
+def _change(framework: KubeflowFramework, spec: KubeflowReplicaSpec, change: RoleChange) -> dict[str, Any]:
+    patch: dict[str, Any] = {} if change.replicas is None else {"replicas": change.replicas}
+    if change.resources:
         template = copy.deepcopy(spec.template)
         container = container_of(template, framework.container)
         own = container.get("resources") or {}
         container["resources"] = own | {
-            part: (own.get(part) or {}) | dict(wanted.resources) for part in ("requests", "limits")
+            part: (own.get(part) or {}) | dict(change.resources) for part in ("requests", "limits")
         }
         patch["template"] = {"spec": {"containers": template["spec"]["containers"]}}
     return patch

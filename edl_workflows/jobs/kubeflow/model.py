@@ -186,8 +186,8 @@ class KubeflowSpec(Policies):
     @property
     def replica_specs(self) -> dict[str, KubeflowReplicaSpec]:
         """The replicas, by the keys that the user wrote."""
-        found: dict[str, KubeflowReplicaSpec] = getattr(self, self.specs_field)
-        return found
+        specs: dict[str, KubeflowReplicaSpec] = getattr(self, self.specs_field)
+        return specs
 
     @property
     def replicas(self) -> dict[ReplicaType, KubeflowReplicaSpec]:
@@ -279,18 +279,21 @@ def replica_rules(field: str, types: type[ReplicaType]) -> tuple[tuple[str, str]
     and some types have at most one replica.
     """
     chiefs = [kind for kind in types if kind.decides]
-    others = [kind for kind in types if not kind.decides]
+    other_types = [kind for kind in types if not kind.decides]
     synonyms = f"{' and '.join(chiefs)} are two names of one thing" if len(chiefs) > 1 else ""
     once = [(chiefs, synonyms or f"{chiefs[0]} stands twice")] if chiefs else []
-    once += [([kind], f"{kind} stands twice") for kind in others]
-    single = [group for group in (chiefs, *([kind] for kind in others)) if group and group[0].single]
+    once += [([kind], f"{kind} stands twice") for kind in other_types]
+    single = [group for group in (chiefs, *([kind] for kind in other_types)) if group and group[0].single]
     return (
         (f"self.{field}.size() > 0", f"{field}: at least one type of replicas is needed"),
         (
             f"{keys_of(field, *types)}.size() == self.{field}.size()",
             f"{field}: types are {', '.join(types)}, in any case",
         ),
-        *((f"{keys_of(field, *kinds)}.size() <= 1", f"{field}: {what}; keep one") for kinds, what in once),
+        *(
+            (f"{keys_of(field, *kinds)}.size() <= 1", f"{field}: {message}; keep one")
+            for kinds, message in once
+        ),
         *(
             (
                 f"{keys_of(field, *kinds)}.all(key, self.{field}[key].replicas <= 1)",
@@ -409,8 +412,8 @@ class KubeflowJob(Job):
     def _check_name_and_compat(self) -> Self:
         path = f"metadata.annotations.{self.compat_annotation}"
         unknown = [
-            Problem(path, f"{one!r} is unknown; known are {', '.join(sorted(self.compat_choices))}")
-            for one in sorted(self.compat - set(self.compat_choices))
+            Problem(path, f"{choice!r} is unknown; known are {', '.join(sorted(self.compat_choices))}")
+            for choice in sorted(self.compat - set(self.compat_choices))
         ]
         raise_problems([*validation.job_name(self.metadata, self.max_name), *unknown])
         return self

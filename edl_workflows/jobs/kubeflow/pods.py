@@ -66,7 +66,7 @@ class KubeflowFramework:
 
 
 def pod_selector(job: KubeflowJob, kind: ReplicaType) -> str:
-    """Selects the pods of a type."""
+    """Select the pods of a type."""
     return f"{JOB_LABEL}={job.metadata.name},{TYPE_LABEL}={kind.slug}"
 
 
@@ -93,11 +93,11 @@ def make_pod(
     if all(port.get("name") != framework.port_name for port in ports):
         own = {"name": framework.port_name, "containerPort": framework.port_of(job, kind)}
         container["ports"] = [*ports, own]
-    told = framework.variables(job, kind, index, settings)
-    for one in made["spec"]["containers"] if framework.in_every_container else [container]:
-        if told:
-            own_env = [{"name": name, "value": value} for name, value in told.items()]
-            one["env"] = manifests.merge_env(one.get("env") or (), own_env)
+    variables = framework.variables(job, kind, index, settings)
+    for target in made["spec"]["containers"] if framework.in_every_container else [container]:
+        if variables:
+            own_env = [{"name": name, "value": value} for name, value in variables.items()]
+            target["env"] = manifests.merge_env(target.get("env") or (), own_env)
     return made
 
 
@@ -117,19 +117,19 @@ def make_pod_group(job: KubeflowJob) -> dict[str, Any] | None:
         return None
     group, name = api.POD_GROUPS, job.metadata.name
     made = manifests.owned_manifest(group.api_version, group.kind, name, job, {JOB_LABEL: name})
-    wanted = {
+    group_spec = {
         "minMember": policy.min_available or len(list(list_replicas(job))),
         "queue": policy.queue,
         "minResources": policy.min_resources,
         "priorityClassName": policy.priority_class,
     }
-    made["spec"] = {key: value for key, value in wanted.items() if value}
+    made["spec"] = {key: value for key, value in group_spec.items() if value}
     return made
 
 
-def pod_group_change(present: Manifest, wanted: Manifest) -> dict[str, Any] | None:
-    """The merge patch that gives a PodGroup the wanted spec, or None. Fields of other writers stay."""
-    now, then = present.get("spec") or {}, wanted["spec"]
+def pod_group_change(present: Manifest, desired: Manifest) -> dict[str, Any] | None:
+    """The merge patch that gives a PodGroup the desired spec, or None. Fields of other writers stay."""
+    now, then = present.get("spec") or {}, desired["spec"]
     # Volcano fills in its default queue if none is named.
     queue = then.get("queue") or ("default" if now.get("queue") else None)
     return merge_patch(now, {key: then.get(key) for key in _GANG_FIELDS} | {"queue": queue})

@@ -58,7 +58,7 @@ def _count_restarts(facts: KubeflowFacts) -> dict[str, ReplicaRestarts]:
     pods that are gone are dropped, so that ten thousand entries fit into a status.
     """
     present = {replica.name: replica.recorded for replica in facts.replicas}
-    found = {
+    restarts = {
         name: restart
         if present.get(name)
         else ReplicaRestarts(count=restart.count, exit_code=restart.exit_code)
@@ -66,10 +66,10 @@ def _count_restarts(facts: KubeflowFacts) -> dict[str, ReplicaRestarts]:
     }
     for replica in facts.failed:
         if replica.retryable and not replica.recorded:
-            found[replica.name] = ReplicaRestarts(
+            restarts[replica.name] = ReplicaRestarts(
                 count=replica.restart.count + 1, uid=replica.uid, exit_code=replica.exit_code
             )
-    return found
+    return restarts
 
 
 def _find_end(facts: KubeflowFacts, restarts: Mapping[str, ReplicaRestarts]) -> PhaseVerdict | None:
@@ -106,9 +106,9 @@ def _fatal(facts: KubeflowFacts) -> list[KubeflowReplicaState]:
         return failed
     workers = [replica for replica in facts.replicas if replica.kind.is_worker]
     lost = [replica for replica in failed if replica.kind.is_worker]
-    others = [replica for replica in failed if not replica.kind.is_worker]
+    non_workers = [replica for replica in failed if not replica.kind.is_worker]
     none_left = bool(lost) and all(replica in lost or replica.completed for replica in workers)
-    return others + (lost if none_left else [])
+    return non_workers + (lost if none_left else [])
 
 
 def _describe_failure(facts: KubeflowFacts, failed: list[KubeflowReplicaState]) -> str:
@@ -121,11 +121,11 @@ def _describe_failure(facts: KubeflowFacts, failed: list[KubeflowReplicaState]) 
 
 def _describe_end(replica: KubeflowReplicaState) -> str:
     code = "without an exit code" if replica.exit_code is None else f"exit code {replica.exit_code}"
-    said = manifests.last_words(replica.pod or {"spec": {}})
+    last_words = manifests.last_words(replica.pod or {"spec": {}})
     if replica.exit_code is not None and not replica.disrupted:
-        return f"{code}{said}"
+        return f"{code}{last_words}"
     reason = ((replica.pod or {}).get("status") or {}).get("reason") or "lost"
-    return f"{reason}, {code}{said}"
+    return f"{reason}, {code}{last_words}"
 
 
 def _seconds_to_deadline(facts: KubeflowFacts) -> float | None:
@@ -258,9 +258,9 @@ def _current_phase(facts: KubeflowFacts) -> PhaseVerdict:
     return PhaseVerdict(KubeflowPhase.CREATED, resumed if again else f"{job.kind}Created", message)
 
 
-def _restarting(facts: KubeflowFacts, why: str) -> PhaseVerdict:
+def _restarting(facts: KubeflowFacts, cause: str) -> PhaseVerdict:
     job = facts.job
-    message = f"{job.kind} {job.key} is restarting: {why}."
+    message = f"{job.kind} {job.key} is restarting: {cause}."
     return PhaseVerdict(KubeflowPhase.RESTARTING, f"{job.kind}Restarting", message)
 
 

@@ -1,4 +1,4 @@
-"""PyTorchJob's row of the registry: what an autoscaler may change, and how a job becomes an ElasticJob."""
+"""PyTorchJob's `Kind` in the registry: what an autoscaler may change, and how a job becomes an ElasticJob."""
 
 from edl_workflows.jobs import api, demand, names
 from edl_workflows.jobs.autoscaling import ElasticRole

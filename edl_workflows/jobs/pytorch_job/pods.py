@@ -21,13 +21,13 @@ def make_variables(job: PyTorchJob, kind: ReplicaType, index: int) -> dict[str, 
     since only torchrun can determine its value.
     """
     spec = job.spec
-    found = {"PYTHONUNBUFFERED": "1", names.ENV_PET_NPROC_PER_NODE: spec.processes_per_pod}
+    variables = {"PYTHONUNBUFFERED": "1", names.ENV_PET_NPROC_PER_NODE: spec.processes_per_pod}
     if TorchReplicaType.MASTER in spec.replicas:
         host = replica_host(job, TorchReplicaType.MASTER, 0)
         port = str(PYTORCH.port_of(job, TorchReplicaType.MASTER))
         processes = int(spec.processes_per_pod) if spec.processes_per_pod.isdecimal() else 1
         rank = str(index if kind is TorchReplicaType.MASTER else index + 1)
-        found |= {
+        variables |= {
             names.ENV_TORCH_MASTER_ADDR: host,
             names.ENV_TORCH_MASTER_PORT: port,
             names.ENV_PET_MASTER_ADDR: host,
@@ -36,8 +36,8 @@ def make_variables(job: PyTorchJob, kind: ReplicaType, index: int) -> dict[str, 
             **dict.fromkeys(_RANKS, rank),
         }
     if spec.elastic_policy is None:
-        return found | {names.ENV_PET_NNODES: str(spec.total_replicas)}
-    return found | _rendezvous_variables(job)
+        return variables | {names.ENV_PET_NNODES: str(spec.total_replicas)}
+    return variables | _rendezvous_variables(job)
 
 
 def _rendezvous_variables(job: PyTorchJob) -> dict[str, str]:
@@ -48,7 +48,7 @@ def _rendezvous_variables(job: PyTorchJob) -> dict[str, str]:
     host = policy.rdzv_host or replica_host(job, TorchReplicaType.WORKER, 0)
     port = policy.rdzv_port or PYTORCH.port_of(job, TorchReplicaType.WORKER)
     options = ",".join(f"{option.key}={option.value}" for option in policy.rdzv_conf)
-    found = {
+    variables = {
         names.ENV_PET_NNODES: f"{bounds[0]}:{bounds[1]}",
         "PET_RDZV_BACKEND": policy.rdzv_backend or "c10d",
         "PET_RDZV_ENDPOINT": f"{host}:{port}",
@@ -58,7 +58,7 @@ def _rendezvous_variables(job: PyTorchJob) -> dict[str, str]:
         # Upstream writes the empty string, which torchrun can't read as a number.
         "PET_STANDALONE": "1" if policy.standalone else "",
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in variables.items() if value}
 
 
 def _cluster_id(job: PyTorchJob) -> str:
@@ -68,10 +68,10 @@ def _cluster_id(job: PyTorchJob) -> str:
     if "static-cluster" in job.compat:
         return "static"
     kind, index = next(list_replicas(job))
-    told = make_variables(job, kind, index)
+    variables = make_variables(job, kind, index)
     if job.spec.elastic_policy is not None:
-        told.pop(names.ENV_WORLD_SIZE, None)
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:10]
+        variables.pop(names.ENV_WORLD_SIZE, None)
+    return hashlib.sha256(json.dumps(variables, sort_keys=True).encode()).hexdigest()[:10]
 
 
 PYTORCH = KubeflowFramework(

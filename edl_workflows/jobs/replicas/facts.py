@@ -93,9 +93,9 @@ class JobFacts(Generic[JobT, ReplicaT]):
     @cached_property
     def surplus(self) -> list[Manifest]:
         """Pods of the job beyond those of its replicas."""
-        wanted = {replica.name for replica in self.replicas}
+        replica_names = {replica.name for replica in self.replicas}
         own = own_objects(self.job, self.observed, "Pod")
-        return [pod for name, pod in own.items() if name not in wanted]
+        return [pod for name, pod in own.items() if name not in replica_names]
 
     @cached_property
     def services(self) -> list[Manifest]:

@@ -1,4 +1,4 @@
-"""ScalePlan's row of the registry."""
+"""ScalePlan's `Kind` in the registry."""
 
 from edl_workflows.jobs.elastic_job import kind as elastic_job
 from edl_workflows.jobs.kind import Kind

@@ -114,12 +114,14 @@ class NodeResource(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_name_for_gpus(cls, said: object) -> object:
-        if not isinstance(said, Mapping) or _GPU not in said:
-            return said
-        if said.get("gpu") is not None:
+    def _one_name_for_gpus(cls, resource: object) -> object:
+        if not isinstance(resource, Mapping) or _GPU not in resource:
+            return resource
+        if resource.get("gpu") is not None:
             raise_problems([Problem(_GPU, "gpu says it already; leave one of them out")])
-        return {("gpu" if name == _GPU else name): amount for name, amount in said.items() if name != "gpu"}
+        return {
+            ("gpu" if name == _GPU else name): amount for name, amount in resource.items() if name != "gpu"
+        }
 
     @model_validator(mode="after")
     def _known_to_clusters(self) -> Self:

@@ -13,7 +13,7 @@ _BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
 def age_key(plan: ScalePlan) -> tuple[datetime, list[tuple[int, str]]]:
-    """Sorts older plans first. The API's times are whole seconds: plans created in the same second are sorted
+    """Sort older plans first. The API's times are whole seconds: plans created in the same second are sorted
     by name, with numbers in the name compared by value (``…-plan-9`` before ``…-plan-10``)."""
     parts = re.findall(r"[0-9]+|[^0-9]+", plan.metadata.name)
     key = [(int(part), "") if part[0] in "0123456789" else (-1, part) for part in parts]
@@ -42,17 +42,17 @@ def list_plans(observed: Observed, job: Resource) -> Sequence[ScalePlan]:
     return sorted(plans, key=age_key)
 
 
-def count_wanted_nodes(plans: Iterable[ScalePlan], known: Mapping[str, int]) -> dict[str, int]:
-    """How many nodes of each role a job wants: `known`, overridden by its manual plans that have succeeded,
+def count_desired_nodes(plans: Iterable[ScalePlan], initial: Mapping[str, int]) -> dict[str, int]:
+    """How many nodes of each role a job wants: `initial`, overridden by its manual plans that have succeeded,
     in their order.
 
     Args:
         plans: oldest first.
-        known: replicas by role.
+        initial: replicas by role.
     """
-    wanted = dict(known)
+    desired = dict(initial)
     for plan in plans:
         if not plan.auto and plan.status.phase is ScalePlanPhase.SUCCEEDED:
             changes = plan.spec.replica_resource_specs.items()
-            wanted |= {role: change.replicas for role, change in changes if change.replicas is not None}
-    return wanted
+            desired |= {role: change.replicas for role, change in changes if change.replicas is not None}
+    return desired

@@ -116,8 +116,8 @@ def _hopeless(plan: ScalePlan, job: ElasticJob, observed: Observed) -> _PlanVerd
 
 def _tie(plan: ScalePlan, job: ElasticJob) -> tuple[Patch, ...]:
     """Give the plan the labels that the master selects by, and the job as owner."""
-    wanted = {names.JOB_LABEL: job.metadata.name, names.SCALE_TYPE_LABEL: names.SCALE_MANUAL}
-    labels = {key: value for key, value in wanted.items() if plan.metadata.labels.get(key) != value}
+    desired_labels = {names.JOB_LABEL: job.metadata.name, names.SCALE_TYPE_LABEL: names.SCALE_MANUAL}
+    labels = {key: value for key, value in desired_labels.items() if plan.metadata.labels.get(key) != value}
     metadata: dict[str, Any] = {"labels": labels} if labels else {}
     owners = plan.metadata.owner_references
     if all(owner.uid != job.metadata.uid for owner in owners):
@@ -146,11 +146,11 @@ def _pods_of(plan: ScalePlan) -> set[str]:
 
 def _carry_out(plan: ScalePlan, job: ElasticJob, observed: Observed) -> Actions:
     present = {_key(pod): pod for pod in observed.of("Pod")}
-    wanted = [_pod(job, meta) for meta in plan.spec.create_pods]
-    missing = [m for m in wanted if _key(m) not in present]
+    planned_pods = [_pod(job, meta) for meta in plan.spec.create_pods]
+    missing = [m for m in planned_pods if _key(m) not in present]
     foreign = [
         present[_key(m)]
-        for m in wanted
+        for m in planned_pods
         if _key(m) in present and not manifests.owned_by(present[_key(m)], job)
     ]
     if any(manifests.belongs_to_earlier(m, job) for m in foreign):

@@ -54,5 +54,5 @@ def _named(plan: ScalePlan, job: ElasticJob, pods: Sequence[str]) -> Iterator[Pr
 
 
 def _no_role(job: ElasticJob, role: str) -> str:
-    known = ", ".join(sorted(set(job.spec.replica_specs) - {names.MASTER_TYPE}))
-    return f"ElasticJob {job.key} has no role {role!r}; it has {known}"
+    roles = ", ".join(sorted(set(job.spec.replica_specs) - {names.MASTER_TYPE}))
+    return f"ElasticJob {job.key} has no role {role!r}; it has {roles}"

@@ -1,4 +1,4 @@
-"""TFJob's row of the registry."""
+"""TFJob's `Kind` in the registry."""
 
 from edl_workflows.jobs import api
 from edl_workflows.jobs.kubeflow.kind import kubeflow_crd, kubeflow_kind

@@ -49,11 +49,11 @@ def _variables(
 
 
 def _members(job: TFJob, domain: str = "") -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    members: dict[str, list[str]] = {}
     for kind, index in list_replicas(job):
         if kind is not TFReplicaType.EVALUATOR:
-            found.setdefault(kind.slug, []).append(replica_address(job, kind, index, domain))
-    return found
+            members.setdefault(kind.slug, []).append(replica_address(job, kind, index, domain))
+    return members
 
 
 def _sparse_cluster(

@@ -40,7 +40,7 @@ def _template(job: TrainingJob, role: TrainingRole) -> dict[str, Any]:
     pod = pods.make_pod(job, role, 0)
     own = {variable["name"] for variable in pods.make_environment(job, role, 0)}
     spec = pod["spec"]
-    main, *others = spec["containers"]
+    main, *remaining_containers = spec["containers"]
     entrypoint = job.spec.trainer.entrypoint
     kept = {key: main[key] for key in ("image", "resources", "volumeMounts", "workingDir") if key in main}
     env = [variable for variable in main.get("env") or () if variable["name"] not in own]
@@ -49,7 +49,7 @@ def _template(job: TrainingJob, role: TrainingRole) -> dict[str, Any]:
     if job.spec.trainer.workspace:
         container["workingDir"] = job.spec.trainer.workspace
     rest = {key: value for key, value in spec.items() if key not in ("restartPolicy", "containers")}
-    return {"spec": {"containers": [container, *others], **rest}}
+    return {"spec": {"containers": [container, *remaining_containers], **rest}}
 
 
 def _notes(job: TrainingJob) -> list[str]:
@@ -75,6 +75,6 @@ def _notes(job: TrainingJob) -> list[str]:
         and "an ElasticJob counts failures of each node: restartCount",
         "autoclean": spec.autoclean and "an ElasticJob has no such setting",
     }
-    notes = [f"spec.{path}: {why}" for path, why in lost.items() if why]
+    notes = [f"spec.{path}: {reason}" for path, reason in lost.items() if reason]
     text = "the program gets its data and its cluster from the agent, not from PADDLE_*"
     return [*notes, f"spec.replicaSpecs: {text}; see how-to/write-a-training-program"]

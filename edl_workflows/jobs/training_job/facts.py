@@ -95,11 +95,11 @@ class TrainingJobFacts(JobFacts[TrainingJob, TrainingReplicaState]):
         If trainers know each other, a change of their number makes a new cluster. Once a trainer has
         succeeded, no new cluster is made: that trainer would not take part, and the others would wait for it.
         """
-        before, wanted = job.status.parallelism, job.spec.trainer.wanted
-        if not job.spec.fault_tolerant and before not in (0, wanted):
+        before, desired = job.status.parallelism, job.spec.trainer.desired
+        if not job.spec.fault_tolerant and before not in (0, desired):
             old = cls._of(pods.with_trainers(job, before), observed)
             if any(replica.completed for replica in old.trainers):
-                return replace(old, too_late=wanted)
+                return replace(old, too_late=desired)
         return cls._of(job, observed)
 
     @classmethod
@@ -146,9 +146,9 @@ class TrainingJobFacts(JobFacts[TrainingJob, TrainingReplicaState]):
 
         Parameter servers: all are ready. Trainers: all run, or at least one in a fault-tolerant job.
         """
-        found = [replica.up for replica in self.of_role(role)]
+        replicas_up = [replica.up for replica in self.of_role(role)]
         any_will_do = role is TrainingRole.TRAINER and self.job.spec.fault_tolerant
-        return any(found) if any_will_do else all(found)
+        return any(replicas_up) if any_will_do else all(replicas_up)
 
     @property
     def waiting_role(self) -> TrainingRole | None:
@@ -161,9 +161,9 @@ def _observe(
 ) -> TrainingReplicaState:
     name = pods.replica_name(job, role, index)
     pod = own.get(name)
-    known = index in job.status.replica_statuses.get(role, TrainingReplicaStatus()).completed
-    completed = known or (pod is not None and _has_succeeded(pod, role) is True)
-    told = (
+    known_completed = index in job.status.replica_statuses.get(role, TrainingReplicaStatus()).completed
+    completed = known_completed or (pod is not None and _has_succeeded(pod, role) is True)
+    pod_cluster = (
         cluster
         if pod is None or role is TrainingRole.MASTER
         else manifests.get_label(pod, pods.CLUSTER_LABEL)
@@ -173,9 +173,9 @@ def _observe(
         name=name,
         pod=pod,
         completed=completed,
-        known_completed=known,
+        known_completed=known_completed,
         role=role,
-        stale=told != cluster and not completed,
+        stale=pod_cluster != cluster and not completed,
         failures=[f for f in job.status.failures if (f.role, f.index) == (role, index)],
     )
 

@@ -1,4 +1,4 @@
-"""TrainingJob's row of the registry: how a job is scaled, and how pipelines and kubectl see it."""
+"""TrainingJob's `Kind` in the registry: how a job is scaled, and how pipelines and kubectl see it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from edl_workflows.jobs import api, cache_fields, names
 from edl_workflows.jobs.actions import Manifest, RoleChange, SpecEdit
 from edl_workflows.jobs.api import ApiResource
 from edl_workflows.jobs.autoscaling import ElasticRole
-from edl_workflows.jobs.kind import MADE, Kind, Source, job_by_label, job_source
+from edl_workflows.jobs.kind import CREATE_VERBS, Kind, Source, job_by_label, job_source
 from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.jobs.schema import CrdColumn, CrdOptions
 from edl_workflows.jobs.training_job import pods
@@ -47,7 +47,7 @@ kind.
 """
 
 
-def scale(job: TrainingJob, wanted: Mapping[str, RoleChange]) -> SpecEdit:
+def scale(job: TrainingJob, role_changes: Mapping[str, RoleChange]) -> SpecEdit:
     """The edit that gives roles these replicas or resources; other roles stay as they are. New resources of
     pservers make a new cluster; those of trainers apply to pods made from now on.
 
@@ -55,12 +55,12 @@ def scale(job: TrainingJob, wanted: Mapping[str, RoleChange]) -> SpecEdit:
         ManifestError: the job has no such role, or its bounds do not allow the number.
     """
     counts = job.spec.counts
-    wanted = {str(_OTHER_KINDS.get(role, role)): change for role, change in wanted.items()}
+    role_changes = {str(_OTHER_KINDS.get(role, role)): change for role, change in role_changes.items()}
     if problems := [
-        problem for role, change in wanted.items() for problem in _scale_problems(job, role, change)
+        problem for role, change in role_changes.items() for problem in _scale_problems(job, role, change)
     ]:
         raise ManifestError(f"change of TrainingJob {job.key}", problems)
-    changes = {TrainingRole(role): change for role, change in wanted.items()}
+    changes = {TrainingRole(role): change for role, change in role_changes.items()}
     patch = {str(role): _change(job, role, change) for role, change in changes.items()}
     counts |= {role: change.replicas for role, change in changes.items() if change.replicas is not None}
     return SpecEdit(patch, sum(counts.values()))
@@ -85,12 +85,12 @@ def elastic_role(job: TrainingJob) -> ElasticRole | None:
         "affinity": template.get("affinity") or {},
     }
     return ElasticRole(
-        str(TrainingRole.TRAINER), low, high, trainer.wanted, requests, placement, bounded=True
+        str(TrainingRole.TRAINER), low, high, trainer.desired, requests, placement, bounded=True
     )
 
 
 def _scale_problems(job: TrainingJob, role: str, change: RoleChange) -> Iterator[Problem]:
-    has = {str(one) for one in job.spec.counts}
+    has = {str(name) for name in job.spec.counts}
     path = f"replicas.{role}"
     if role not in has:
         yield Problem(path, f"the job has no such role; it has {', '.join(sorted(has))}")
@@ -120,21 +120,23 @@ def _completed(job: TrainingJob) -> bool:
     return counts is not None and bool(counts.completed)
 
 
-def _change(job: TrainingJob, role: TrainingRole, wanted: RoleChange) -> dict[str, Any]:
+def _change(job: TrainingJob, role: TrainingRole, change: RoleChange) -> dict[str, Any]:
     patch: dict[str, Any] = {}
-    if wanted.replicas is not None and role is TrainingRole.TRAINER:
-        patch["parallelism"] = wanted.replicas
-    if wanted.replicas is not None and role is TrainingRole.PSERVER and job.spec.pserver is not None:
-        patch["min-instance"] = wanted.replicas
+    if change.replicas is not None and role is TrainingRole.TRAINER:
+        patch["parallelism"] = change.replicas
+    if change.replicas is not None and role is TrainingRole.PSERVER and job.spec.pserver is not None:
+        patch["min-instance"] = change.replicas
         if job.spec.pserver.max_instance is not None:
-            patch["max-instance"] = max(wanted.replicas, job.spec.pserver.max_instance)
-    if wanted.resources:
-        patch["resources"] = {part: dict(wanted.resources) for part in ("requests", "limits")}
+            patch["max-instance"] = max(change.replicas, job.spec.pserver.max_instance)
+    if change.resources:
+        patch["resources"] = {part: dict(change.resources) for part in ("requests", "limits")}
     return patch
 
 
 def _owned(resource: ApiResource, keep: Callable[[Manifest], dict[str, Any]]) -> Source:
-    return Source(resource, job_by_label(pods.JOB_LABEL), pods.JOB_LABEL, (("", (*MADE, "delete")),), keep)
+    return Source(
+        resource, job_by_label(pods.JOB_LABEL), pods.JOB_LABEL, (("", (*CREATE_VERBS, "delete")),), keep
+    )
 
 
 TRAINING_JOB = Kind(

@@ -196,7 +196,7 @@ class TrainerSpec(Model):
         return self.min_instance, self.min_instance if self.max_instance is None else self.max_instance
 
     @property
-    def wanted(self) -> int:
+    def desired(self) -> int:
         """How many trainers the job wants now."""
         low, high = self.bounds
         return min(max(low if self.parallelism is None else self.parallelism, low), high)
@@ -307,7 +307,7 @@ class TrainingJobSpec(TrainingJobSettings):
         """How many pods of each role the job wants, in the order in which they are started."""
         counts = {TrainingRole.MASTER: 1} if self.master is not None or self.fault_tolerant else {}
         counts |= {TrainingRole.PSERVER: self.pserver.min_instance} if self.pserver is not None else {}
-        return counts | {TrainingRole.TRAINER: self.trainer.wanted}
+        return counts | {TrainingRole.TRAINER: self.trainer.desired}
 
 
 class TrainingReplicaStatus(ReplicaCounts):
@@ -473,12 +473,12 @@ def _volumes(job: TrainingJobSpec) -> Iterator[Problem]:
     if job.mount_path and not job.mount_path.startswith("/"):
         yield Problem("mountPath", f"{job.mount_path!r} must be an absolute path")
     yield from _named("volumes", job.volumes)
-    known = {volume.get("name") for volume in job.volumes}
+    volume_names = {volume.get("name") for volume in job.volumes}
     for key, mounts in (("VolumeMounts", job.volume_mounts), ("volumeMounts", job.volume_mounts_lower)):
         for index, mount in enumerate(mounts):
             if not isinstance(mount.get("mountPath"), str) or not mount["mountPath"]:
                 yield Problem(f"{key}.{index}.mountPath", "required field is missing")
-            if mount.get("name") not in known:
+            if mount.get("name") not in volume_names:
                 yield Problem(f"{key}.{index}.name", f"{mount.get('name')!r} is none of the job's volumes")
 
 

@@ -75,7 +75,7 @@ def announced_trainers(job: TrainingJob) -> int:
     """The number of trainers that pods are told. In a fault-tolerant job it is the minimum, since the actual
     number may change.
     """
-    return job.spec.trainer.min_instance if job.spec.fault_tolerant else job.spec.trainer.wanted
+    return job.spec.trainer.min_instance if job.spec.fault_tolerant else job.spec.trainer.desired
 
 
 def cluster_id(job: TrainingJob) -> str:
@@ -125,27 +125,30 @@ def _addresses(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, ob
     """
     counts = job.spec.counts
     listed = {
-        one: [address_of(job, one, i) for i in range(counts.get(one, 0))]
-        for one in TrainingRole
-        if has_service(job, one)
+        peer_role: [address_of(job, peer_role, i) for i in range(counts.get(peer_role, 0))]
+        for peer_role in TrainingRole
+        if has_service(job, peer_role)
     }
-    found: dict[str, object] = {"TRAINING_ROLE": role.upper(), "PADDLE_TRAINERS_NUM": announced_trainers(job)}
+    variables: dict[str, object] = {
+        "TRAINING_ROLE": role.upper(),
+        "PADDLE_TRAINERS_NUM": announced_trainers(job),
+    }
     if role is not TrainingRole.MASTER:
-        found["PADDLE_TRAINER_ID" if role is TrainingRole.TRAINER else "PADDLE_PSERVER_ID"] = index
+        variables["PADDLE_TRAINER_ID" if role is TrainingRole.TRAINER else "PADDLE_PSERVER_ID"] = index
     if role is TrainingRole.TRAINER:
-        found["PADDLE_INIT_TRAINER_ID"] = index
+        variables["PADDLE_INIT_TRAINER_ID"] = index
     if has_service(job, role):
-        found["PADDLE_CURRENT_ENDPOINT"] = listed[role][index]
+        variables["PADDLE_CURRENT_ENDPOINT"] = listed[role][index]
     if counts.get(TrainingRole.MASTER):
-        found["PADDLE_MASTER"] = listed[TrainingRole.MASTER][0]
-        found["ETCD_ENDPOINT"] = _etcd_endpoint(job)
+        variables["PADDLE_MASTER"] = listed[TrainingRole.MASTER][0]
+        variables["ETCD_ENDPOINT"] = _etcd_endpoint(job)
     if counts.get(TrainingRole.PSERVER):
         servers = range(counts[TrainingRole.PSERVER])
-        found["PADDLE_PSERVERS_IP_PORT_LIST"] = ",".join(listed[TrainingRole.PSERVER])
-        found["PADDLE_INIT_PSERVERS"] = ",".join(host_of(job, TrainingRole.PSERVER, i) for i in servers)
+        variables["PADDLE_PSERVERS_IP_PORT_LIST"] = ",".join(listed[TrainingRole.PSERVER])
+        variables["PADDLE_INIT_PSERVERS"] = ",".join(host_of(job, TrainingRole.PSERVER, i) for i in servers)
     if TrainingRole.TRAINER in listed:
-        found["PADDLE_TRAINER_ENDPOINTS"] = ",".join(listed[TrainingRole.TRAINER])
-    return {key: value for key, value in found.items() if value != ""}
+        variables["PADDLE_TRAINER_ENDPOINTS"] = ",".join(listed[TrainingRole.TRAINER])
+    return {key: value for key, value in variables.items() if value != ""}
 
 
 def _etcd_endpoint(job: TrainingJob) -> str:
@@ -189,7 +192,7 @@ def role_labels(job: TrainingJob, role: TrainingRole) -> dict[str, str]:
 
 
 def pod_selector(job: TrainingJob, role: TrainingRole) -> str:
-    """Selects the pods of a role."""
+    """Select the pods of a role."""
     return f"{JOB_LABEL}={job.metadata.name},{ROLE_LABEL}={role}"
 
 
@@ -213,7 +216,7 @@ def make_service(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, 
 def _pod_spec(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, Any]:
     spec = job.spec
     mounted = _mounts(job)
-    found: dict[str, Any] = {
+    pod_spec: dict[str, Any] = {
         "restartPolicy": "Never",  # the controller replaces pods, and counts
         "containers": [_container(job, role, index, mounted)],
         "volumes": [*spec.volumes, *([{"name": MOUNT, "emptyDir": {}}] if _scratch(job) else [])],
@@ -221,17 +224,17 @@ def _pod_spec(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, Any
         "imagePullSecrets": spec.image_pull_secrets,
     }
     if role is TrainingRole.MASTER and runs_own_etcd(job):
-        found["containers"].append(_etcd_container(job, index))
+        pod_spec["containers"].append(_etcd_container(job, index))
     if spec.host_network or spec.host_network_lower:
         # Only the cluster's DNS knows the names of services.
-        found |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
-    return {key: value for key, value in found.items() if value}
+        pod_spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+    return {key: value for key, value in pod_spec.items() if value}
 
 
 def _container(
     job: TrainingJob, role: TrainingRole, index: int, mounts: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    container: dict[str, Any] = {
         "name": str(role),
         "image": job.spec.image,
         "command": _command(job, role),
@@ -242,7 +245,7 @@ def _container(
         "volumeMounts": mounts,
         "terminationMessagePolicy": "FallbackToLogsOnError",  # the job's message quotes its last lines
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in container.items() if value}
 
 
 def _environment(job: TrainingJob, role: TrainingRole, index: int) -> list[dict[str, Any]]:
@@ -300,8 +303,8 @@ def _resources(job: TrainingJob, role: TrainingRole) -> dict[str, Any]:
     }
     chosen = specs[role]
     own = chosen.resources if chosen is not None else TrainingResources()
-    found = {"limits": _renamed(own.limits), "requests": _renamed(own.requests)}
-    return {part: amounts for part, amounts in found.items() if amounts}
+    resources = {"limits": _renamed(own.limits), "requests": _renamed(own.requests)}
+    return {part: amounts for part, amounts in resources.items() if amounts}
 
 
 def _renamed(amounts: dict[str, str]) -> dict[str, str]:

@@ -145,14 +145,14 @@ def _current_phase(facts: TrainingJobFacts) -> PhaseVerdict:
         return PhaseVerdict(
             TrainingJobPhase.CREATING, "JobCreating", f"{message}; {waits}" if waits else message
         )
-    wanted = facts.job.spec.trainer.wanted
+    desired = facts.job.spec.trainer.desired
     if (
         is_scaled(facts)
         or facts.stale
         or (facts.job.status.phase is TrainingJobPhase.SCALING and not _caught_up(facts))
     ):
         up = sum(replica.up for replica in facts.trainers)
-        message = f"{up} of {wanted} trainers run"
+        message = f"{up} of {desired} trainers run"
         reason = "ClusterChanging" if facts.stale else "JobScaling"
         return PhaseVerdict(TrainingJobPhase.SCALING, reason, f"{message}; {waits}" if waits else message)
     return _running(facts, waits)
@@ -165,7 +165,7 @@ def _running(facts: TrainingJobFacts, waits: str) -> PhaseVerdict:
         )
     if facts.too_late:
         message = (
-            f"{facts.too_late} trainers are wanted, but one of {facts.job.spec.trainer.wanted} has "
+            f"{facts.too_late} trainers are wanted, but one of {facts.job.spec.trainer.desired} has "
             "succeeded, and the job is not fault_tolerant: it goes on with these"
         )
         return PhaseVerdict(TrainingJobPhase.RUNNING, TOO_LATE, f"{message}; {waits}" if waits else message)

@@ -28,7 +28,7 @@ TOO_LATE = "TooLateToScale"
 """Reason of a job that continues with the trainers that it has, although another number is wanted."""
 _WARNINGS = obstacles.REASONS | {TOO_LATE}
 _START = (None, TrainingJobPhase.CREATING)
-_PATIENT = {"replicaStatuses", "message", "conditions"}
+_DELAYABLE_FIELDS = {"replicaStatuses", "message", "conditions"}
 
 
 def status_patch(facts: TrainingJobFacts, outcome: PhaseVerdict) -> dict[str, Any] | None:
@@ -42,11 +42,11 @@ def status_patch(facts: TrainingJobFacts, outcome: PhaseVerdict) -> dict[str, An
             "reason": outcome.reason,
             "message": outcome.message,
             "observed_generation": facts.job.metadata.generation,
-            "conditions": update_conditions(old, outcome, _created(facts), facts.now, _beside(outcome)),
+            "conditions": update_conditions(old, outcome, _created(facts), facts.now, _other_true(outcome)),
             "replica_statuses": _replica_statuses(facts, outcome.phase),
             "start_time": None if outcome.phase is TrainingJobPhase.SUSPENDED else start,
             "completion_time": (old.completion_time or facts.now) if outcome.phase.final else None,
-            "parallelism": old.parallelism if outcome.phase.final else facts.job.spec.trainer.wanted,
+            "parallelism": old.parallelism if outcome.phase.final else facts.job.spec.trainer.desired,
             "scale_records": _scale_records(facts, outcome),
             "failures": old.failures
             if outcome.phase is old.phase and outcome.phase.final
@@ -58,7 +58,7 @@ def status_patch(facts: TrainingJobFacts, outcome: PhaseVerdict) -> dict[str, An
 
 def status_delay(old: TrainingJobStatus, patch: Mapping[str, Any] | None) -> float:
     """Seconds for which a status patch may be held back, so that one write covers several changes."""
-    if patch is None or old.phase is None or not patch.keys() <= _PATIENT:
+    if patch is None or old.phase is None or not patch.keys() <= _DELAYABLE_FIELDS:
         return 0.0
     counted = (patch.get("replicaStatuses") or {}).values()
     if any("completed" in (counts or {}) for counts in counted):
@@ -82,7 +82,7 @@ def make_events(facts: TrainingJobFacts, outcome: PhaseVerdict) -> tuple[Event, 
 def is_scaled(facts: TrainingJobFacts) -> bool:
     """Whether the wanted number of trainers has changed while there is still data for them."""
     before = facts.job.status.parallelism
-    return before not in (0, facts.job.spec.trainer.wanted) and not facts.winding_down
+    return before not in (0, facts.job.spec.trainer.desired) and not facts.winding_down
 
 
 def _created(facts: TrainingJobFacts) -> Condition:
@@ -90,39 +90,39 @@ def _created(facts: TrainingJobFacts) -> Condition:
     return Condition(type="Created", status="True", reason="JobCreated", message=message)
 
 
-def _beside(outcome: PhaseVerdict) -> tuple[str, ...]:
+def _other_true(outcome: PhaseVerdict) -> tuple[str, ...]:
     """Running stays True while a job is scaled."""
     return (TrainingJobPhase.RUNNING.condition,) if outcome.phase is TrainingJobPhase.SCALING else ()
 
 
 def _scale_records(facts: TrainingJobFacts, outcome: PhaseVerdict) -> list[ScaleRecord]:
-    found = list(facts.job.status.scale_records)
-    pending = bool(found) and found[-1].status == "Unknown"
+    records = list(facts.job.status.scale_records)
+    pending = bool(records) and records[-1].status == "Unknown"
     if is_scaled(facts) and outcome.phase is TrainingJobPhase.SCALING:
         if pending:
-            found[-1] = _closed(found[-1], "False", "the number of trainers was changed again")
-        before, wanted = facts.job.status.parallelism, facts.job.spec.trainer.wanted
-        found.append(
+            records[-1] = _closed(records[-1], "False", "the number of trainers was changed again")
+        before, desired = facts.job.status.parallelism, facts.job.spec.trainer.desired
+        records.append(
             ScaleRecord(
                 scale_timestamp=facts.now,
-                additional=wanted - before,
-                reason=f"from {before} to {wanted} trainers",
+                additional=desired - before,
+                reason=f"from {before} to {desired} trainers",
             )
         )
     elif pending and outcome.phase is TrainingJobPhase.RUNNING:
-        found[-1] = _closed(found[-1], "True", "")
+        records[-1] = _closed(records[-1], "True", "")
     elif pending and outcome.phase in (
         TrainingJobPhase.SUSPENDED,
         TrainingJobPhase.SUCCEEDED,
         TrainingJobPhase.FAILED,
     ):
-        found[-1] = _closed(found[-1], "False", f"the job is {outcome.phase}")
-    return found[-MAX_RECORDS:]
+        records[-1] = _closed(records[-1], "False", f"the job is {outcome.phase}")
+    return records[-MAX_RECORDS:]
 
 
-def _closed(record: ScaleRecord, status: str, why: str) -> ScaleRecord:
+def _closed(record: ScaleRecord, status: str, reason: str) -> ScaleRecord:
     return record.model_copy(
-        update={"status": status, "reason": "; ".join(filter(None, (record.reason, why)))}
+        update={"status": status, "reason": "; ".join(filter(None, (record.reason, reason)))}
     )
 
 

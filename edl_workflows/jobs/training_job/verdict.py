@@ -88,8 +88,8 @@ def _not_ready(facts: TrainingJobFacts, overdue: list[TrainingReplicaState]) -> 
     first = overdue[0]
     gone = first.pod is not None and manifests.is_terminating(first.pod)
     state = f"{first.name} {'is being deleted, but does not go' if gone else 'is not ready'}"
-    why = refused or obstacles.why_pods_wait(p.pod for p in overdue if p.pod is not None) or state
-    message = f"{role}: {up} of {len(replicas)} ready after {limit} s of readyTimeoutSeconds: {why}"
+    cause = refused or obstacles.why_pods_wait(p.pod for p in overdue if p.pod is not None) or state
+    message = f"{role}: {up} of {len(replicas)} ready after {limit} s of readyTimeoutSeconds: {cause}"
     return PhaseVerdict(TrainingJobPhase.FAILED, f"{role.capitalize()}NotReady", message)
 
 
@@ -105,7 +105,7 @@ _EXITS = {
     143: "told to end",
 }
 """Upstream's entry script explains these; 137 and 143 are ours."""
-_SAID = 300
+_MAX_QUOTED = 300
 """Characters of a container's last words in a message."""
 
 
@@ -139,12 +139,12 @@ def remembered_failures(facts: TrainingJobFacts) -> list[Failure]:
     Failures older than the window are dropped only when a new one is added, so that the mere passing of time
     does not change the status.
     """
-    known = list(facts.job.status.failures)
+    recorded = list(facts.job.status.failures)
     fresh = new_failures(facts)
     if not fresh:
-        return known
+        return recorded
     present = {str(pod["metadata"].get("uid", "")) for pod in facts.pods}
-    return [f for f in (*known, *fresh) if _recent(facts, f) or f.uid in present][-MAX_REMEMBERED:]
+    return [f for f in (*recorded, *fresh) if _recent(facts, f) or f.uid in present][-MAX_REMEMBERED:]
 
 
 def check_budgets(facts: TrainingJobFacts) -> PhaseVerdict | None:
@@ -154,10 +154,10 @@ def check_budgets(facts: TrainingJobFacts) -> PhaseVerdict | None:
     wanted do not count, so that scaling a job down never makes it fail.
     """
     fresh = {failure.role.serves for failure in new_failures(facts) if not failure.disrupted}
-    found = [f for f in remembered_failures(facts) if not f.disrupted and _recent(facts, f)]
+    recent_failures = [f for f in remembered_failures(facts) if not f.disrupted and _recent(facts, f)]
     spec = facts.job.spec
     if True in fresh:
-        servers = [f for f in found if f.role.serves]
+        servers = [f for f in recent_failures if f.role.serves]
         if len(servers) > spec.backoff_limit:
             message = (
                 f"masters and pservers failed {len(servers)} times, and backoffLimit is {spec.backoff_limit}"
@@ -168,14 +168,14 @@ def check_budgets(facts: TrainingJobFacts) -> PhaseVerdict | None:
                 f"{message}: {describe_failed(facts, servers=True)}",
             )
     if False in fresh:
-        wanted = spec.trainer.wanted
-        budget = min(wanted * spec.failure_percent // 100, MAX_REMEMBERED - 1)
-        trainers = [f for f in found if f.role is TrainingRole.TRAINER and f.index < wanted]
+        desired = spec.trainer.desired
+        budget = min(desired * spec.failure_percent // 100, MAX_REMEMBERED - 1)
+        trainers = [f for f in recent_failures if f.role is TrainingRole.TRAINER and f.index < desired]
         if len(trainers) > budget:
             message = (
                 f"trainers failed {len(trainers)} times in {spec.failure_window_seconds} s; {budget} are "
                 "allowed, "
-                f"{spec.failure_percent} % of {wanted}"
+                f"{spec.failure_percent} % of {desired}"
             )
             return PhaseVerdict(
                 TrainingJobPhase.FAILED,
@@ -195,13 +195,13 @@ def describe_end(replica: TrainingReplicaState) -> str:
     """How a pod ended."""
     reason = ((replica.pod or {}).get("status") or {}).get("reason")
     if replica.exit_code is None:
-        said = manifests.last_words(replica.pod or {"spec": {}})
-        return f"{reason or 'lost'}, without an exit code{said}"
+        last_words = manifests.last_words(replica.pod or {"spec": {}})
+        return f"{reason or 'lost'}, without an exit code{last_words}"
     text = f"{reason}, exit code {replica.exit_code}" if reason else f"exit code {replica.exit_code}"
     if replica.exit_code in _EXITS:
         text += f", {_EXITS[replica.exit_code]}"
-    said = str(replica.end.get("message") or "").strip()
-    return f"{text}: {inert_text(said[-_SAID:])[-_SAID:]}" if said else text
+    message = str(replica.end.get("message") or "").strip()
+    return f"{text}: {inert_text(message[-_MAX_QUOTED:])[-_MAX_QUOTED:]}" if message else text
 
 
 def _recent(facts: TrainingJobFacts, failure: Failure) -> bool:

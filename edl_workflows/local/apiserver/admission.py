@@ -64,8 +64,10 @@ def admit(objects: ObjectStore, resource: ServedResource, obj: Object) -> None:
 def _admit_namespace(objects: ObjectStore, resource: ServedResource, meta: Object) -> None:
     namespace = objects.require(StoreKey("namespaces", "", meta["namespace"]))
     if namespace.fields.get("status.phase") == "Terminating":
-        why = f"unable to create new content in namespace {meta['namespace']} because it is being terminated"
-        error = errors.forbidden_error(resource.id, meta.get("name", ""), why)
+        explanation = (
+            f"unable to create new content in namespace {meta['namespace']} because it is being terminated"
+        )
+        error = errors.forbidden_error(resource.id, meta.get("name", ""), explanation)
         error.details["causes"] = [
             Cause(
                 "NamespaceTerminating",
@@ -79,26 +81,30 @@ def _admit_namespace(objects: ObjectStore, resource: ServedResource, meta: Objec
 def _admit_account(objects: ObjectStore, pod: Object) -> None:
     meta, account = pod["metadata"], pod["spec"].get("serviceAccountName") or "default"
     if objects.get(StoreKey("serviceaccounts", meta["namespace"], account)) is None:
-        why = (
+        explanation = (
             f'error looking up service account {meta["namespace"]}/{account}: serviceaccount "{account}" '
             "not found"
         )
-        raise errors.forbidden_error("pods", meta.get("name", ""), why)
+        raise errors.forbidden_error("pods", meta.get("name", ""), explanation)
 
 
 def _admit_priority(objects: ObjectStore, pod: Object) -> None:
     spec, name = pod["spec"], pod["spec"].get("priorityClassName")
     classes = [revision.decode() for revision in objects.list_objects("priorityclasses.scheduling.k8s.io")]
     if name:
-        found = next((one for one in classes if one["metadata"]["name"] == name), None)
-        if found is None:
+        priority_class = next(
+            (priority_class for priority_class in classes if priority_class["metadata"]["name"] == name), None
+        )
+        if priority_class is None:
             raise errors.forbidden_error(
                 "pods", pod["metadata"].get("name", ""), f"no PriorityClass with name {name} was found"
             )
     else:
-        found = next((one for one in classes if one.get("globalDefault")), None)
-    spec["priority"] = found["value"] if found else 0
-    spec["preemptionPolicy"] = (found or {}).get("preemptionPolicy", "PreemptLowerPriority")
+        priority_class = next(
+            (priority_class for priority_class in classes if priority_class.get("globalDefault")), None
+        )
+    spec["priority"] = priority_class["value"] if priority_class else 0
+    spec["preemptionPolicy"] = (priority_class or {}).get("preemptionPolicy", "PreemptLowerPriority")
 
 
 def check_finalizers(resource: ServedResource, obj: Object, old: Object) -> None:

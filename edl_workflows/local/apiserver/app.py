@@ -95,9 +95,9 @@ async def _document(server: ApiServer, path: str) -> Response:
 def _describe(server: ApiServer, path: str) -> Response:
     catalog = server.registry.catalog
     steps = path.strip("/").split("/")
-    found: Object | None = None
+    document: Object | None = None
     if steps == [""]:
-        found = {
+        document = {
             "paths": [
                 "/api",
                 "/apis",
@@ -110,28 +110,28 @@ def _describe(server: ApiServer, path: str) -> Response:
             ]
         }
     elif steps == ["api"]:
-        found = discovery.core_versions()
+        document = discovery.core_versions()
     elif steps[0] == "api":
-        found = discovery.list_resources(catalog, "", steps[1])
+        document = discovery.list_resources(catalog, "", steps[1])
     elif steps == ["apis"]:
-        found = discovery.list_groups(catalog)
+        document = discovery.list_groups(catalog)
     elif steps[0] == "apis":
-        found = (
+        document = (
             discovery.describe_group(catalog, steps[1])
             if len(steps) == 2
             else discovery.list_resources(catalog, *steps[1:3])
         )
     elif steps == ["openapi", "v2"]:
-        found = discovery.openapi_v2(catalog)
+        document = discovery.openapi_v2(catalog)
     elif steps[:2] == ["openapi", "v3"]:
-        found = (
+        document = (
             discovery.openapi_document(catalog, "/".join(steps[2:]))
             if steps[2:]
             else discovery.openapi_index(catalog)
         )
-    if found is None:
+    if document is None:
         raise errors.no_such_path()
-    return _json(found)
+    return _json(document)
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:

@@ -86,12 +86,17 @@ def fill_pod(obj: Object) -> None:
 def _qos(spec: Object) -> str:
     resources = [container.get("resources") or {} for container in spec.get("containers") or []]
     limited = [
-        {"cpu", "memory"} <= (one.get("limits") or {}).keys() and one.get("limits") == one.get("requests")
-        for one in resources
+        {"cpu", "memory"} <= (requirements.get("limits") or {}).keys()
+        and requirements.get("limits") == requirements.get("requests")
+        for requirements in resources
     ]
     if resources and all(limited):
         return "Guaranteed"
-    return "Burstable" if any(one.get("requests") or one.get("limits") for one in resources) else "BestEffort"
+    return (
+        "Burstable"
+        if any(requirements.get("requests") or requirements.get("limits") for requirements in resources)
+        else "BestEffort"
+    )
 
 
 _MUTABLE = ("image",)
@@ -103,7 +108,8 @@ def _frozen_spec(obj: Object) -> Object:
     spec = {key: value for key, value in obj["spec"].items() if key not in _MUTABLE_SPEC}
     for field in ("containers", "initContainers"):
         spec[field] = [
-            {key: value for key, value in one.items() if key not in _MUTABLE} for one in spec.get(field) or []
+            {key: value for key, value in container.items() if key not in _MUTABLE}
+            for container in spec.get(field) or []
         ]
     return spec
 
@@ -196,7 +202,7 @@ def _check_handlers(container: dict[str, Any], path: str) -> Iterator[Cause]:
     """Check probes and hooks: times that fit a clock, and ports."""
     lifecycle = container.get("lifecycle") or {}
     places = {f"{path}.{name}": container.get(name) or {} for name in _PROBES}
-    places |= {f"{path}.lifecycle.{name}": one or {} for name, one in lifecycle.items()}
+    places |= {f"{path}.lifecycle.{name}": hook or {} for name, hook in lifecycle.items()}
     for at, handler in places.items():
         for field, value in handler.items():
             if isinstance(value, int):
@@ -211,8 +217,8 @@ def _check_volume(volume: dict[str, Any], path: str) -> Iterator[Cause]:
     yield from _check_label(volume["name"], f"{path}.name")
     sources = [(path, volume)]
     sources += [
-        (f"{path}.projected.sources[{index}]", one)
-        for index, one in enumerate((volume.get("projected") or {}).get("sources") or [])
+        (f"{path}.projected.sources[{index}]", projection)
+        for index, projection in enumerate((volume.get("projected") or {}).get("sources") or [])
     ]
     for where, source in sources:
         for kind in ("configMap", "secret", "downwardAPI"):

@@ -16,11 +16,11 @@ def unsupported_problems(field: str, value: Any, allowed: tuple[str, ...]) -> li
     """The problem of a value that is not allowed, in a list; an empty list if it is allowed."""
     if value in allowed:
         return []
-    known = ", ".join(json.dumps(one) for one in allowed)
+    supported = ", ".join(json.dumps(choice) for choice in allowed)
     return [
         Cause(
             "FieldValueNotSupported",
-            f"Unsupported value: {json.dumps(value)}: supported values: {known}",
+            f"Unsupported value: {json.dumps(value)}: supported values: {supported}",
             field,
         )
     ]
@@ -36,11 +36,11 @@ def size_problem(obj: Any, most: int) -> str:
     count, level = 0, [obj]
     for _ in range(MAX_DEPTH):
         below: list[Any] = []
-        for one in level:
-            if isinstance(one, dict):
-                below += one.values()
-            elif isinstance(one, list):
-                below += one
+        for parent in level:
+            if isinstance(parent, dict):
+                below += parent.values()
+            elif isinstance(parent, list):
+                below += parent
         count += len(below)
         if count > most:
             return f"it has more than {most} fields and entries"

@@ -62,8 +62,8 @@ def check_definition(crd: Object, old: Object | None) -> list[Cause]:
 def _check_identity(crd: Object, old: Object | None) -> list[Cause]:
     spec, names = crd["spec"], crd["spec"]["names"]
     causes: list[Cause] = []
-    wanted = f"{names['plural']}.{spec['group']}"
-    if (name := crd["metadata"].get("name", "")) != wanted:
+    expected_name = f"{names['plural']}.{spec['group']}"
+    if (name := crd["metadata"].get("name", "")) != expected_name:
         message = f'Invalid value: "{name}": must be spec.names.plural+"."+spec.group'
         causes.append(Cause("FieldValueInvalid", message, "metadata.name"))
     if old is not None:
@@ -98,11 +98,11 @@ def mark_established(crd: Object, now: datetime) -> None:
     status["storedVersions"] = versions if stored in versions else [*versions, stored]
     status["acceptedNames"] = crd["spec"]["names"]
     have = {condition["type"]: condition for condition in status.get("conditions") or []}
-    wanted = {
+    initial_conditions = {
         "NamesAccepted": ("NoConflicts", "no conflicts found"),
         "Established": ("InitialNamesAccepted", "the initial names have been accepted"),
     }
-    for kind, (reason, message) in wanted.items():
+    for kind, (reason, message) in initial_conditions.items():
         have.setdefault(
             kind,
             {
@@ -259,13 +259,13 @@ def _below(keyword: str, value: Any, path: str) -> Iterator[Cause]:
 
 
 def _keyword_problems(keyword: str, value: Any, path: str) -> Iterator[Cause]:
-    good, wanted = _SHAPES[keyword]
+    good, requirement = _SHAPES[keyword]
     if not good(value):
-        yield _invalid(wanted, path)
+        yield _invalid(requirement, path)
     elif keyword == "type" and value and value not in structural.TYPES:
-        known = ", ".join(sorted(structural.TYPES))
+        supported = ", ".join(sorted(structural.TYPES))
         yield Cause(
-            "FieldValueNotSupported", f'Unsupported value: "{value}": supported values: {known}', path
+            "FieldValueNotSupported", f'Unsupported value: "{value}": supported values: {supported}', path
         )
     elif keyword == "uniqueItems" and value:
         yield Cause(

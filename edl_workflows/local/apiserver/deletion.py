@@ -44,14 +44,14 @@ def check_preconditions(
     """
     uid = obj["metadata"]["uid"]
     if options.uid and options.uid != uid:
-        why = f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {uid}"
-        raise errors.conflict_error(resource.id, current.key.name, why)
+        explanation = f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {uid}"
+        raise errors.conflict_error(resource.id, current.key.name, explanation)
     if options.rv and options.rv != str(current.rv):
-        why = (
+        explanation = (
             f"Precondition failed: ResourceVersion in precondition: {options.rv}, ResourceVersion in "
             f"object meta: {current.rv}"
         )
-        raise errors.conflict_error(resource.id, current.key.name, why)
+        raise errors.conflict_error(resource.id, current.key.name, explanation)
 
 
 def grace_seconds(resource: ServedResource, obj: Object, options: DeletionOptions) -> int:
@@ -68,7 +68,11 @@ def grace_seconds(resource: ServedResource, obj: Object, options: DeletionOption
 
 def deletion_finalizers(resource: ServedResource, meta: Object, options: DeletionOptions) -> list[str]:
     """The object's own finalizers and the one that the propagation policy adds."""
-    own = [one for one in meta.get("finalizers") or [] if one not in (FOREGROUND_FINALIZER, ORPHAN_FINALIZER)]
+    own = [
+        finalizer
+        for finalizer in meta.get("finalizers") or []
+        if finalizer not in (FOREGROUND_FINALIZER, ORPHAN_FINALIZER)
+    ]
     if resource.id == builtin.CRDS and crds.CLEANUP_FINALIZER not in own:
         own.append(crds.CLEANUP_FINALIZER)
     extra = {FOREGROUND: [FOREGROUND_FINALIZER], ORPHAN: [ORPHAN_FINALIZER]}.get(options.propagation, [])

@@ -64,7 +64,7 @@ def _group(catalog: Catalog, name: str) -> Object:
 
 def list_resources(catalog: Catalog, group_name: str, version: str) -> Object | None:
     """``/api/v1`` or ``/apis/GROUP/VERSION``; None if nothing is served there."""
-    served = [one for one in catalog if (one.group, one.version) == (group_name, version)]
+    served = [resource for resource in catalog if (resource.group, resource.version) == (group_name, version)]
     if not served:
         return None
     entries = [entry for resource in served for entry in _entries(resource)]
@@ -158,7 +158,7 @@ def openapi_v2(catalog: Catalog) -> Object:
     for resource in catalog:
         definitions[_component(resource)] = _schema(resource)
         for path, item in _paths(resource).items():
-            parameters = [_parameter_v2(one) for one in item.pop("parameters")]
+            parameters = [_parameter_v2(parameter) for parameter in item.pop("parameters")]
             actions = {method: _operation_v2(resource, operation) for method, operation in item.items()}
             paths[path] = {"parameters": parameters, **actions}
     info = {"title": "Kubernetes", "version": SERVER_VERSION["gitVersion"]}

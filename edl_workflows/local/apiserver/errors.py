@@ -84,9 +84,9 @@ def already_exists(resource: str, name: str) -> ApiError:
     return ApiError(409, "AlreadyExists", f'{resource} "{name}" already exists', _details(resource, name))
 
 
-def conflict_error(resource: str, name: str, why: str) -> ApiError:
+def conflict_error(resource: str, name: str, explanation: str) -> ApiError:
     """409 on change: the object has changed since it was read, or a precondition does not hold."""
-    message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
+    message = f'Operation cannot be fulfilled on {resource} "{name}": {explanation}'
     return ApiError(409, "Conflict", message, _details(resource, name))
 
 
@@ -115,9 +115,11 @@ def bad_request(message: str) -> ApiError:
     return ApiError(400, "BadRequest", message)
 
 
-def forbidden_error(resource: str, name: str, why: str) -> ApiError:
+def forbidden_error(resource: str, name: str, explanation: str) -> ApiError:
     """403: authenticated, but not allowed."""
-    return ApiError(403, "Forbidden", f'{resource} "{name}" is forbidden: {why}', _details(resource, name))
+    return ApiError(
+        403, "Forbidden", f'{resource} "{name}" is forbidden: {explanation}', _details(resource, name)
+    )
 
 
 def unauthorized_error() -> ApiError:

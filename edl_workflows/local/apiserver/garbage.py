@@ -56,13 +56,13 @@ class GarbageCollector:
                 await asyncio.sleep(0)  # lets requests run between two objects
 
     def step(self) -> bool:
-        """Process one key of the queue. Returns False if the queue is empty."""
+        """Process one key of the queue. Return False if the queue is empty."""
         if not self._queue:
             return False
         key = next(iter(self._queue))
         del self._queue[key]
         try:
-            self._look(key)
+            self._collect(key)
         except Exception:  # noqa: BLE001 - one broken object must not stop the collection of others
             # The object's next change, or the next start, queues the key again.
             _log.exception("garbage collection failed", object="/".join(key))
@@ -99,7 +99,7 @@ class GarbageCollector:
             if revision is not None and revision.deleting:
                 yield key
 
-    def _look(self, key: StoreKey) -> None:
+    def _collect(self, key: StoreKey) -> None:
         revision = self._store.get(key)
         if revision is None:
             return
@@ -155,7 +155,10 @@ class GarbageCollector:
             if not dependent.deleting:
                 self._delete(key, FOREGROUND, dependent.uid)
             references = dependent.decode()["metadata"]["ownerReferences"]
-            blocks = any(one["uid"] == owner.uid and one.get("blockOwnerDeletion") for one in references)
+            blocks = any(
+                reference["uid"] == owner.uid and reference.get("blockOwnerDeletion")
+                for reference in references
+            )
             blocked |= blocks and self._store.get(key) is not None
         if not blocked:
             self._release(owner.key, FOREGROUND_FINALIZER)
@@ -170,7 +173,7 @@ class GarbageCollector:
 
     def _release(self, key: StoreKey, finalizer: str) -> None:
         def drop(meta: Object) -> None:
-            meta["finalizers"] = [one for one in meta["finalizers"] if one != finalizer]
+            meta["finalizers"] = [name for name in meta["finalizers"] if name != finalizer]
             if not meta["finalizers"]:
                 del meta["finalizers"]
 

@@ -102,8 +102,8 @@ def strategic_merge_patch(obj: Object, patch: Any, schema: Schema) -> Object:
 
 
 def _below(schema: Schema, field: str) -> Schema:
-    known = (schema.get("properties") or {}).get(field) or schema.get("additionalProperties")
-    return known if isinstance(known, Mapping) else {}
+    child_schema = (schema.get("properties") or {}).get(field) or schema.get("additionalProperties")
+    return child_schema if isinstance(child_schema, Mapping) else {}
 
 
 def _strategic(target: Any, patch: Mapping[str, Any], schema: Schema) -> Any:
@@ -165,9 +165,9 @@ def _ordered(entries: list[Any], order: list[Any], key: str) -> list[Any]:
     def identity(entry: Any) -> Any:
         return entry.get(key) if isinstance(entry, dict) else entry
 
-    wanted = [identity(entry) for entry in order]
+    identities = [identity(entry) for entry in order]
     first = sorted(
-        (entry for entry in entries if identity(entry) in wanted),
-        key=lambda entry: wanted.index(identity(entry)),
+        (entry for entry in entries if identity(entry) in identities),
+        key=lambda entry: identities.index(identity(entry)),
     )
-    return first + [entry for entry in entries if identity(entry) not in wanted]
+    return first + [entry for entry in entries if identity(entry) not in identities]

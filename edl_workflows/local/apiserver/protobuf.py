@@ -99,7 +99,7 @@ def _decode(body: bytes) -> Object:
 
 
 def _message(data: bytes, fields: Message) -> Object:
-    found: Object = {}
+    message: Object = {}
     for number, raw in _Reader(data).fields():
         name, kind, *zero_counts = fields.get(str(number), ("", ""))
         if not kind:
@@ -108,12 +108,12 @@ def _message(data: bytes, fields: Message) -> Object:
         if kind.startswith("{}"):
             entry = dict(_Reader(raw).fields())
             key = entry.get(_MAP_KEY, b"").decode()
-            found.setdefault(name, {})[key] = _value(entry.get(_MAP_VALUE, b""), bare)
+            message.setdefault(name, {})[key] = _value(entry.get(_MAP_VALUE, b""), bare)
         elif kind.startswith("[]"):
-            found.setdefault(name, []).append(_value(raw, bare))
+            message.setdefault(name, []).append(_value(raw, bare))
         elif (value := _value(raw, bare)) or (zero_counts and value is not None):
-            found |= {name: value} if name else value
-    return found
+            message |= {name: value} if name else value
+    return message
 
 
 def _value(raw: Any, kind: str) -> Any:

@@ -88,10 +88,10 @@ def check_divisor(reference: Mapping[str, Any], path: str) -> Iterator[Cause]:
     if divisor is None or problem_of(divisor):
         return  # absent, or `check_quantities` reports it
     cpu = resource.endswith(".cpu")
-    known = _CPU_DIVISORS if cpu else _OTHER_DIVISORS
-    if parse_quantity(str(divisor)) not in (0.0, *known.values()):
+    divisors = _CPU_DIVISORS if cpu else _OTHER_DIVISORS
+    if parse_quantity(str(divisor)) not in (0.0, *divisors.values()):
         kind = resource.partition(".")[2]
-        problem = f"only divisor's values {', '.join(known)} are supported with the {kind} resource"
+        problem = f"only divisor's values {', '.join(divisors)} are supported with the {kind} resource"
         yield invalid_value(divisor, problem, f"{path}.divisor")
 
 

@@ -255,7 +255,11 @@ class Registry:
                 "pods/binding", name, f'pod {name} is already assigned to node "{assigned}"'
             )
         pod["spec"]["nodeName"] = node
-        conditions = [one for one in pod["status"].get("conditions") or [] if one["type"] != "PodScheduled"]
+        conditions = [
+            condition
+            for condition in pod["status"].get("conditions") or []
+            if condition["type"] != "PodScheduled"
+        ]
         scheduled = {
             "type": "PodScheduled",
             "status": "True",
@@ -379,11 +383,11 @@ class Registry:
         old = current.decode()
         meta, before = obj["metadata"], old["metadata"]
         if meta.get("uid", before["uid"]) != before["uid"]:
-            why = (
+            explanation = (
                 f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: "
                 f"{before['uid']}"
             )
-            raise errors.conflict_error(resource.id, current.key.name, why)
+            raise errors.conflict_error(resource.id, current.key.name, explanation)
         if (meta.get("resourceVersion") or before["resourceVersion"]) != before["resourceVersion"]:
             raise errors.conflict_error(resource.id, current.key.name, errors.MODIFIED)
         combined = _combine(resource, old, obj, options.subresource)

@@ -107,10 +107,10 @@ def verb_of_request(target: RequestTarget, method: str, query: Mapping[str, str]
     Raises:
         ApiError: 405.
     """
-    found = _verb(target, method, query)
-    if not found or (not target.subresource and found not in target.resource.verbs):
+    verb = _verb(target, method, query)
+    if not verb or (not target.subresource and verb not in target.resource.verbs):
         raise errors.method_not_allowed()
-    return found
+    return verb
 
 
 def _verb(target: RequestTarget, method: str, query: Mapping[str, str]) -> str:
@@ -311,8 +311,8 @@ def write_options(request: Request, subresource: str = "") -> WriteOptions:
     """
     validation = request.query_params.get("fieldValidation") or registry.WARN
     if validation not in (registry.STRICT, registry.WARN, registry.IGNORE):
-        known = f'supported values: "{registry.IGNORE}", "{registry.WARN}", "{registry.STRICT}"'
-        raise errors.bad_request(f'fieldValidation: Unsupported value: "{validation}": {known}')
+        supported = f'supported values: "{registry.IGNORE}", "{registry.WARN}", "{registry.STRICT}"'
+        raise errors.bad_request(f'fieldValidation: Unsupported value: "{validation}": {supported}')
     return WriteOptions(_dry_run(request.query_params.getlist("dryRun")), validation, subresource)
 
 
@@ -362,8 +362,10 @@ async def delete_options(request: Request) -> DeletionOptions:
     if propagation is None:
         propagation = deletion.ORPHAN if orphan else deletion.BACKGROUND
     if propagation not in (deletion.BACKGROUND, deletion.FOREGROUND, deletion.ORPHAN):
-        known = 'supported values: "Background", "Foreground", "Orphan"'
-        raise errors.bad_request(f"propagationPolicy: Unsupported value: {json.dumps(propagation)}: {known}")
+        supported = 'supported values: "Background", "Foreground", "Orphan"'
+        raise errors.bad_request(
+            f"propagationPolicy: Unsupported value: {json.dumps(propagation)}: {supported}"
+        )
     conditions = object_field(body, "preconditions")
     in_body = body.get("dryRun") or []
     if not isinstance(in_body, list):

@@ -72,8 +72,8 @@ class Reviewer:
             return not subject.namespace or spec["nonResourceAttributes"].get("verb") == "get"
         asked = spec["resourceAttributes"]
         group, plural = asked.get("group") or "", asked.get("resource") or ""
-        known = self._catalog.by_id(f"{plural}.{group}" if group else plural)
-        namespace = "" if known and not known.namespaced else asked.get("namespace") or ""
+        resource = self._catalog.by_id(f"{plural}.{group}" if group else plural)
+        namespace = "" if resource and not resource.namespaced else asked.get("namespace") or ""
         return auth.may_access(
             subject, asked.get("verb") or "", f"{plural}.{group}" if group else plural, namespace
         )

@@ -104,23 +104,25 @@ def _compile(schema: Schema, path: str, causes: list[Cause]) -> tuple[CelRuleTre
     escapes = False
     below: list[CelRuleTree] = []
     for name, child in (schema.get("properties") or {}).items():
-        found, inner = _compile(child, f"{path}.properties[{name}]", causes)
+        subtree, inner = _compile(child, f"{path}.properties[{name}]", causes)
         escapes = escapes or inner or cel.escape_name(name) != name
-        if found:
-            tree.properties[name] = found
-            below.append(found)
+        if subtree:
+            tree.properties[name] = subtree
+            below.append(subtree)
     for keyword, attribute in (("items", "items"), ("additionalProperties", "values")):
         if isinstance(schema.get(keyword), dict):
-            found, inner = _compile(schema[keyword], f"{path}.{keyword}", causes)
+            subtree, inner = _compile(schema[keyword], f"{path}.{keyword}", causes)
             escapes = escapes or inner
-            if found:
-                found.iterate = True
-                setattr(tree, attribute, found)
-                below.append(found)
+            if subtree:
+                subtree.iterate = True
+                setattr(tree, attribute, subtree)
+                below.append(subtree)
     if schema.get("x-kubernetes-list-type") == "map":
         tree.list_keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
     tree.schema = schema if escapes else None
-    tree.iterate = any(_MACRO.search(rule.text) for rule in tree.rules) or any(one.iterate for one in below)
+    tree.iterate = any(_MACRO.search(rule.text) for rule in tree.rules) or any(
+        subtree.iterate for subtree in below
+    )
     return tree, escapes
 
 
@@ -149,12 +151,12 @@ class _Budget:
         self._rules = self._steps = 0
         self._began = time.thread_time()
 
-    def take_rule(self) -> None:
+    def count_rule(self) -> None:
         self._rules += 1
         if self._rules > _MOST_RULES:
             raise _OutOfBudgetError
 
-    def take_step(self) -> None:
+    def count_step(self) -> None:
         self._steps += 1
         if self._steps > _MOST_STEPS or time.thread_time() - self._began > _MOST_SECONDS:
             raise _OutOfBudgetError
@@ -208,7 +210,7 @@ def _here(value: Any, old: Any, tree: CelRuleTree, path: str, budget: _Budget) -
     if old is not None:
         variables["oldSelf"] = _to_cel(old, tree)
     for rule in rules:
-        budget.take_rule()
+        budget.count_rule()
         problem = _broken(rule, variables, budget)
         if problem:
             spelt = "object" if isinstance(value, dict) else "array" if isinstance(value, list) else value
@@ -229,11 +231,11 @@ def _to_cel(value: Any, tree: CelRuleTree) -> Any:
 
 def _broken(rule: CelRule, variables: Mapping[str, Any], budget: _Budget) -> str:
     try:
-        if cel.is_true(cel.evaluate_program(rule.program, variables, budget.take_step)):
+        if cel.is_true(cel.evaluate_program(rule.program, variables, budget.count_step)):
             return ""
         if not rule.message_program:
             return rule.message
-        return str(cel.evaluate_program(rule.message_program, variables, budget.take_step))
+        return str(cel.evaluate_program(rule.message_program, variables, budget.count_step))
     except _OutOfBudgetError:
         raise
     except Exception as error:  # noqa: BLE001 - the object is refused, whatever was raised

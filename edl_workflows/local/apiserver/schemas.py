@@ -39,8 +39,8 @@ _CHECKER = SchemaChecker()
 
 def find_schema_errors(value: Any, schema: Schema) -> list[Cause]:
     """All violations of `schema` in `value`, with their paths."""
-    found = sorted(_CHECKER.violations(value, schema), key=lambda violation: spell_path(violation.node))
-    return [_cause(violation) for violation in found]
+    violations = sorted(_CHECKER.violations(value, schema), key=lambda violation: spell_path(violation.node))
+    return [_cause(violation) for violation in violations]
 
 
 def _cause(violation: Violation) -> Cause:

@@ -174,11 +174,15 @@ class ObjectStore:
         if at is not None and at < self._rv:
             spaces = self._past(resource, at)
         names = [namespace] if namespace else sorted(spaces)
-        found: list[Revision] = []
+        revisions: list[Revision] = []
         for space in names:
             objects = spaces.get(space, {})
-            found.extend(objects[name] for name in sorted(objects))
-        return found if match is match_everything else [revision for revision in found if match(revision)]
+            revisions.extend(objects[name] for name in sorted(objects))
+        return (
+            revisions
+            if match is match_everything
+            else [revision for revision in revisions if match(revision)]
+        )
 
     def _past(self, resource: str, at: int) -> dict[str, dict[str, Revision]]:
         # Undo the changes after that version, newest first.
@@ -195,20 +199,22 @@ class ObjectStore:
     def reindex(self, resource: str) -> None:
         """Recompute the selectable fields of all objects of a resource, after its definition was loaded or
         changed."""
-        known: dict[int, Revision] = {}
+        revisions: dict[int, Revision] = {}
 
         def indexed(revision: Revision) -> Revision:
-            if revision.rv not in known:
+            if revision.rv not in revisions:
                 fields = self._index(resource, revision.decode())
-                known[revision.rv] = dataclasses.replace(revision, fields=fields)
-            return known[revision.rv]
+                revisions[revision.rv] = dataclasses.replace(revision, fields=fields)
+            return revisions[revision.rv]
 
         for objects in self._objects.get(resource, {}).values():
             objects.update({name: indexed(revision) for name, revision in objects.items()})
         changes = self._changes.get(resource, deque())
         self._changes[resource] = deque(
-            StoredChange(one.type, indexed(one.revision), indexed(one.previous) if one.previous else None)
-            for one in changes
+            StoredChange(
+                change.type, indexed(change.revision), indexed(change.previous) if change.previous else None
+            )
+            for change in changes
         )
 
     def resources(self) -> list[str]:
@@ -327,16 +333,16 @@ class ObjectStore:
 
     def _drop(self, resource: str, floor: int) -> None:
         """Remove the changes up to a version from the history."""
-        changes, rows = self._changes[resource], []
+        changes, versions = self._changes[resource], []
         while changes and changes[0].revision.rv <= floor:
             change = changes.popleft()
             self._change_bytes[resource] -= len(change.revision.body)
             if change.previous:
-                rows.append(change.previous.rv)
+                versions.append(change.previous.rv)
             if change.type == DELETED:
-                rows.append(change.revision.rv)
+                versions.append(change.revision.rv)
         self._floor[resource] = floor
         with self._db:
             self._db.execute("BEGIN")
             self._db.execute("INSERT OR REPLACE INTO floor VALUES (?, ?)", (resource, floor))
-            self._db.executemany("DELETE FROM log WHERE rv = ?", ((rv,) for rv in rows))
+            self._db.executemany("DELETE FROM log WHERE rv = ?", ((rv,) for rv in versions))

@@ -52,20 +52,20 @@ LogProvider = Callable[[LogRequest], AsyncIterator[bytes]]
 for a container that has not started (``container "x" in pod "y" is waiting to start: ContainerCreating``)."""
 
 
-def _container(pod: Object, wanted: str) -> str:
+def _container(pod: Object, requested: str) -> str:
     name = pod["metadata"]["name"]
-    main = [one["name"] for one in pod["spec"].get("containers") or []]
-    every = main + [one["name"] for one in pod["spec"].get("initContainers") or []]
-    wanted = wanted or pod["metadata"].get("annotations", {}).get(
+    main = [container["name"] for container in pod["spec"].get("containers") or []]
+    every = main + [container["name"] for container in pod["spec"].get("initContainers") or []]
+    requested = requested or pod["metadata"].get("annotations", {}).get(
         "kubectl.kubernetes.io/default-container", ""
     )
-    if not wanted and len(every) > 1:
+    if not requested and len(every) > 1:
         raise errors.bad_request(
             f"a container name must be specified for pod {name}, choose one of: [{' '.join(every)}]"
         )
-    if wanted and wanted not in every:
-        raise errors.bad_request(f"container {wanted} is not valid for pod {name}")
-    return wanted or main[0]
+    if requested and requested not in every:
+        raise errors.bad_request(f"container {requested} is not valid for pod {name}")
+    return requested or main[0]
 
 
 def _not_started(pod: Object, container: str) -> str:
@@ -73,16 +73,27 @@ def _not_started(pod: Object, container: str) -> str:
     the container, the pod or the scheduler."""
     status = pod.get("status") or {}
     every = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
-    states = (one.get("state") or {} for one in every if one["name"] == container)
+    states = (
+        container_status.get("state") or {}
+        for container_status in every
+        if container_status["name"] == container
+    )
     waiting: Object = next((state["waiting"] for state in states if "waiting" in state), {})
     conditions = status.get("conditions") or []
     unplaced: Object = next(
-        (one for one in conditions if one["type"] == "PodScheduled" and one["status"] != "True"), {}
+        (
+            condition
+            for condition in conditions
+            if condition["type"] == "PodScheduled" and condition["status"] != "True"
+        ),
+        {},
     )
-    found = next((one for one in (waiting, status, unplaced) if one.get("message")), waiting)
-    why = ": ".join(str(found[key]) for key in ("reason", "message") if found.get(key))
+    source = next(
+        (candidate for candidate in (waiting, status, unplaced) if candidate.get("message")), waiting
+    )
+    explanation = ": ".join(str(source[key]) for key in ("reason", "message") if source.get(key))
     ended = status.get("phase") in ("Failed", "Succeeded")
-    return f"{'has not started' if ended else 'is waiting to start'}: {why or 'ContainerCreating'}"
+    return f"{'has not started' if ended else 'is waiting to start'}: {explanation or 'ContainerCreating'}"
 
 
 def _since(query: Mapping[str, str], pod: str, now: datetime) -> datetime | None:
@@ -97,10 +108,10 @@ def _since(query: Mapping[str, str], pod: str, now: datetime) -> datetime | None
     if causes:
         raise errors.invalid_error("", "PodLogOptions", pod, causes)
     try:
-        found = (
+        since = (
             datetime.fromisoformat(time) if time else now - timedelta(seconds=seconds) if seconds else None
         )
-        return found.replace(tzinfo=found.tzinfo or UTC) if found else None
+        return since.replace(tzinfo=since.tzinfo or UTC) if since else None
     except (ValueError, OverflowError) as error:
         raise errors.bad_request(f"sinceTime or sinceSeconds is not a time: {error}") from error
 
@@ -238,15 +249,15 @@ def scale_change(resource: ServedResource, change: Callable[[Object], Object]) -
     def write(obj: Object) -> Object:
         paths = resource.scale
         assert paths is not None
-        wanted = change(read_scale(resource, obj))
-        replicas = (wanted.get("spec") or {}).get("replicas", 0)
+        scale = change(read_scale(resource, obj))
+        replicas = (scale.get("spec") or {}).get("replicas", 0)
         if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
             message = f"Invalid value: {replicas!r}: must be greater than or equal to 0"
             cause = errors.Cause("FieldValueInvalid", message, "spec.replicas")
             raise errors.invalid_error("autoscaling", "Scale", obj["metadata"]["name"], [cause])
         schemas.set_at_path(obj, paths.spec_path, replicas)
         for field in ("resourceVersion", "uid"):  # preconditions, if the client sent them
-            if value := (wanted.get("metadata") or {}).get(field):
+            if value := (scale.get("metadata") or {}).get(field):
                 obj["metadata"][field] = value
         return obj
 

@@ -58,14 +58,14 @@ def json_path(obj: Any, path: str) -> Any:
     are supported."""
     value = obj
     for match in _STEP.finditer(path):
-        name, quoted, index, field, wanted = match.groups()
+        name, quoted, index, field, literal = match.groups()
         if name or quoted:
             value = value.get(quoted or name.replace("\\", "")) if isinstance(value, dict) else None
         elif index:
             value = value[int(index)] if isinstance(value, list) and int(index) < len(value) else None
         else:
             entries = value if isinstance(value, list) else []
-            value = next((entry for entry in entries if json_path(entry, f".{field}") == wanted), None)
+            value = next((entry for entry in entries if json_path(entry, f".{field}") == literal), None)
     return value
 
 
@@ -94,8 +94,8 @@ def _pod_status(pod: Object) -> str:
 def _pod(pod: Object, now: datetime) -> list[Any]:
     status = pod.get("status") or {}
     containers = status.get("containerStatuses") or []
-    ready = sum(bool(one.get("ready")) for one in containers)
-    restarts = sum(int(one.get("restartCount") or 0) for one in containers)
+    ready = sum(bool(container.get("ready")) for container in containers)
+    restarts = sum(int(container.get("restartCount") or 0) for container in containers)
     return [
         f"{ready}/{len(pod['spec'].get('containers') or [])}",
         _pod_status(pod),
@@ -123,7 +123,8 @@ def _service(service: Object, now: datetime) -> list[Any]:
 def _node(node: Object, now: datetime) -> list[Any]:
     status = node.get("status") or {}
     ready = next(
-        (one["status"] for one in status.get("conditions") or [] if one["type"] == "Ready"), "Unknown"
+        (condition["status"] for condition in status.get("conditions") or [] if condition["type"] == "Ready"),
+        "Unknown",
     )
     shown = {"True": "Ready", "False": "NotReady"}.get(ready, "Unknown")
     if node.get("spec", {}).get("unschedulable"):
@@ -195,7 +196,8 @@ def _columns(resource: ServedResource) -> list[Object]:
         names = _SPECIAL[resource.id][0]
         return [_definition(name.rstrip("*"), priority=int(name.endswith("*"))) for name in names]
     return [
-        _definition(one.name, one.type, one.description, one.priority, one.format) for one in resource.columns
+        _definition(column.name, column.type, column.description, column.priority, column.format)
+        for column in resource.columns
     ]
 
 

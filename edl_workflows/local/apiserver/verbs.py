@@ -66,23 +66,23 @@ async def list_objects(server: ApiServer, request: Request, target: RequestTarge
     limit, after, at = requests.read_number(query, "limit") or 0, ("", ""), None
     if token := query.get("continue"):
         at, after = requests.decode_continue(token)
-    elif wanted := requests.read_number(query, "resourceVersion"):
-        if wanted > objects.revision:
+    elif resource_version := requests.read_number(query, "resourceVersion"):
+        if resource_version > objects.revision:
             raise errors.ApiError(
-                504, "Timeout", f"Too large resource version: {wanted}, current: {objects.revision}"
+                504, "Timeout", f"Too large resource version: {resource_version}, current: {objects.revision}"
             )
-        at = wanted if query.get("resourceVersionMatch") == "Exact" else None
+        at = resource_version if query.get("resourceVersionMatch") == "Exact" else None
     version = at if at is not None else objects.revision
-    found = objects.list_objects(target.resource.id, target.namespace, match=match, at=at)
+    matches = objects.list_objects(target.resource.id, target.namespace, match=match, at=at)
     if token:
-        found = [revision for revision in found if (revision.key.namespace, revision.key.name) > after]
+        matches = [revision for revision in matches if (revision.key.namespace, revision.key.name) > after]
     list_metadata: Object = {"resourceVersion": str(version)}
-    if limit and len(found) > limit:
-        last = found[limit - 1].key
+    if limit and len(matches) > limit:
+        last = matches[limit - 1].key
         list_metadata["continue"] = requests.encode_continue(version, last.namespace, last.name)
-        list_metadata["remainingItemCount"] = len(found) - limit
-        found = found[:limit]
-    return views.json_response(await view.many((revision.body for revision in found), list_metadata))
+        list_metadata["remainingItemCount"] = len(matches) - limit
+        matches = matches[:limit]
+    return views.json_response(await view.many((revision.body for revision in matches), list_metadata))
 
 
 @dataclass(frozen=True)

@@ -33,16 +33,16 @@ class Forwarders:
         self._targets: dict[int, int] = {}
         self._connections = Connections(connection_limit() // 4)  # each uses two file descriptors
 
-    async def update(self, wanted: Mapping[int, int]) -> None:
+    async def update(self, targets: Mapping[int, int]) -> None:
         """Listen on exactly these ports.
 
         Args:
-            wanted: the host port of the pod for each host port to listen on.
+            targets: the host port of the pod for each host port to listen on.
         """
-        for port in self._servers.keys() - wanted.keys():
+        for port in self._servers.keys() - targets.keys():
             self.release(port)
-        self._targets = dict(wanted)
-        for port in wanted.keys() - self._servers.keys():
+        self._targets = dict(targets)
+        for port in targets.keys() - self._servers.keys():
             try:
                 [listener] = open_listeners(LOOPBACK, port, self._connections)
                 self._servers[port] = await asyncio.start_server(
@@ -51,7 +51,7 @@ class Forwarders:
             except OSError as error:
                 # The previous pod may still be ending; the next change of the cluster triggers another
                 # attempt.
-                _log.warning("port not forwarded", port=port, target=wanted[port], error=str(error))
+                _log.warning("port not forwarded", port=port, target=targets[port], error=str(error))
 
     def release(self, port: int) -> None:
         """Stop listening on a port at once, because a pod is about to listen on it."""

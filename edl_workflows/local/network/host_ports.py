@@ -39,12 +39,12 @@ class HostPorts:
             UnavailableError: there is none in the whole range.
         """
         for first in self.blocks:
-            found = self._free_in(first, taken)
-            if found:
-                return found
+            port = self._free_in(first, taken)
+            if port:
+                return port
         for first in self._candidates():
-            if self._claim(first) and (found := self._free_in(first, taken)):
-                return found
+            if self._claim(first) and (port := self._free_in(first, taken)):
+                return port
         raise UnavailableError(
             f"no free port in {FIRST}-{LAST}: delete Services or pods, or stop other clusters"
         )

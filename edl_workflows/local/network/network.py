@@ -95,12 +95,12 @@ class Network:
         table = self._table(world)
 
         def lookup(host: str, port: int, explicit: bool) -> str | None:
-            found = table.get(f"{host}:{port}")
+            address = table.get(f"{host}:{port}")
             parts = host.removesuffix(".svc").split(".")
             if not explicit or len(parts) != len(("name", "namespace")):
-                return found
+                return address
             mentioned = self._ports.mention(uid, parts[1], parts[0], port, world)
-            return found or f"{LOOPBACK}:{mentioned}"
+            return address or f"{LOOPBACK}:{mentioned}"
 
         return lambda text: rewrite_addresses(text, namespace, lookup)
 
@@ -109,13 +109,13 @@ class Network:
         IP, as kubelet sets them. Only for the oldest `_LINKED_SERVICES`, since thousands would not fit into
         an environment."""
         world, uid = self._world(), pod.metadata.uid
-        found: dict[str, str] = {}
+        variables: dict[str, str] = {}
         for service in itertools.islice(_linked(world, pod.metadata.namespace), _LINKED_SERVICES):
             meta, port = service.metadata, service.spec.ports[0].port
             prefix = meta.name.upper().replace("-", "_")
             host_port = self._ports.mention(uid, meta.namespace, meta.name, port, world)
-            found |= {f"{prefix}_SERVICE_HOST": LOOPBACK, f"{prefix}_SERVICE_PORT": str(host_port)}
-        return found
+            variables |= {f"{prefix}_SERVICE_HOST": LOOPBACK, f"{prefix}_SERVICE_PORT": str(host_port)}
+        return variables
 
     def touch(self) -> None:
         """Publish the map soon, because something has changed."""

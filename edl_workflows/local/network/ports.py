@@ -53,8 +53,8 @@ class NetworkObjects:
 
     def served(self) -> list[Service]:
         """The Services that select any of the pods."""
-        found = {id(one): one for pod in self.pods.values() for one in self.selecting(pod)}
-        return list(found.values())
+        services = {id(service): service for pod in self.pods.values() for service in self.selecting(pod)}
+        return list(services.values())
 
     @functools.cached_property
     def _own(self) -> ServiceSelection:
@@ -112,7 +112,7 @@ class PortAssignments:
     def _pod_port(self, pod: Pod, port: int, world: NetworkObjects) -> int:
         key = pod_key(pod.metadata.uid, port)
         if key not in self.assigned:
-            free = (one for one in self._offers(pod, port, world) if not self._held(one, pod, world))
+            free = (offer for offer in self._offers(pod, port, world) if not self._held(offer, pod, world))
             chosen = next(free, None)
             self.assigned[key] = self._fresh() if chosen is None else chosen
         for service, number in _leading_to(pod, port, world):
@@ -126,7 +126,8 @@ class PortAssignments:
         its own name."""
         namespace, name = pod.metadata.namespace, pod.metadata.name
         keys = [
-            service_key(namespace, one.metadata.name, number) for one, number in _leading_to(pod, port, world)
+            service_key(namespace, service.metadata.name, number)
+            for service, number in _leading_to(pod, port, world)
         ]
         if world.named(namespace, name) is None:
             keys.append(service_key(namespace, name, port))
@@ -134,25 +135,27 @@ class PortAssignments:
 
     def _held(self, host_port: int, pod: Pod, world: NetworkObjects) -> bool:
         holders = self._holders(host_port) - {pod.metadata.uid}
-        return any(one.metadata.uid in holders for one in world.pods.values())
+        return any(peer.metadata.uid in holders for peer in world.pods.values())
 
     def of_service(self, namespace: str, service: str, port: int, world: NetworkObjects) -> int:
         """The host port of a Service's port. The first call assigns it: the port of the Service's pod, if
         there is one, or else a free one. Later calls return the same."""
         key = service_key(namespace, service, port)
         if key not in self.assigned:
-            found = next(self._backing(namespace, service, port, world), None)
-            self.assigned[key] = self._fresh() if found is None else found
+            host_port = next(self._backing(namespace, service, port, world), None)
+            self.assigned[key] = self._fresh() if host_port is None else host_port
         return self.assigned[key]
 
     def _backing(self, namespace: str, service: str, port: int, world: NetworkObjects) -> Iterator[int]:
-        known = world.named(namespace, service)
-        if known is None:
+        named_service = world.named(namespace, service)
+        if named_service is None:
             namesake = world.pods.get(f"{namespace}/{service}")
             candidates = [(namesake, port)] if namesake else []
         else:
-            offered = next((one for one in known.spec.ports if one.port == port), None)
-            pods = world.behind(known) if offered else []
+            offered = next(
+                (service_port for service_port in named_service.spec.ports if service_port.port == port), None
+            )
+            pods = world.behind(named_service) if offered else []
             candidates = [(pod, target_port(pod, offered) or 0) for pod in pods if offered]
         for pod, number in candidates:
             if (assigned := self.assigned.get(pod_key(pod.metadata.uid, number))) is not None:
@@ -171,22 +174,22 @@ class PortAssignments:
             world: Services and pods.
             ips: IPs by pod uid.
         """
-        found: dict[str, int] = {}
+        host_ports: dict[str, int] = {}
         pods = {pod.metadata.uid: pod for pod in world.pods.values()}
         for key, number in self.assigned.items():
             kind, first, *rest = key.split("/")
             if kind == "svc":
-                found[f"{rest[0]}.{first}.svc:{rest[1]}"] = number
+                host_ports[f"{rest[0]}.{first}.svc:{rest[1]}"] = number
             elif first in pods:
-                found.update((f"{host}:{rest[0]}", number) for host in _pod_hosts(pods[first], ips))
+                host_ports.update((f"{host}:{rest[0]}", number) for host in _pod_hosts(pods[first], ips))
         for service in world.served():
-            found.update(self._service_rows(service, world))
-        return {address: f"{LOOPBACK}:{number}" for address, number in found.items()}
+            host_ports.update(self._service_addresses(service, world))
+        return {address: f"{LOOPBACK}:{number}" for address, number in host_ports.items()}
 
     def forwards(self, world: NetworkObjects) -> dict[int, int]:
         """The forwards that are needed: for each Service's host port on which the Service's pod does not
         listen, the host port on which the pod listens."""
-        found: dict[int, int] = {}
+        targets: dict[int, int] = {}
         for service in world.served():
             for port in service.spec.ports:
                 namespace, name = service.metadata.namespace, service.metadata.name
@@ -194,8 +197,8 @@ class PortAssignments:
                 backing = list(self._backing(namespace, name, port.port, world))
                 if reserved is None or not backing or reserved in backing or self._taken(reserved, world):
                     continue
-                found[reserved] = backing[0]
-        return found
+                targets[reserved] = backing[0]
+        return targets
 
     def _taken(self, host_port: int, world: NetworkObjects) -> bool:
         uids = {pod.metadata.uid for pod in world.pods.values()}
@@ -204,11 +207,11 @@ class PortAssignments:
     def _holders(self, host_port: int) -> set[str]:
         return {
             key.split("/")[1]
-            for key, one in self.assigned.items()
-            if one == host_port and key.startswith("pod/")
+            for key, number in self.assigned.items()
+            if number == host_port and key.startswith("pod/")
         }
 
-    def _service_rows(self, service: Service, world: NetworkObjects) -> Iterator[tuple[str, int]]:
+    def _service_addresses(self, service: Service, world: NetworkObjects) -> Iterator[tuple[str, int]]:
         namespace, name = service.metadata.namespace, service.metadata.name
         for port in service.spec.ports:
             reserved = self.assigned.get(service_key(namespace, name, port.port))
@@ -222,25 +225,27 @@ class PortAssignments:
         the address, and those of Services without pods beyond `IDLE_KEPT`."""
         uids = {pod.metadata.uid for pod in world.pods.values()}
         self.mentions = {uid: keys for uid, keys in self.mentions.items() if uid in uids}
-        wanted = {key for keys in self.mentions.values() for key in keys}
+        reserved_keys = {key for keys in self.mentions.values() for key in keys}
         for key in list(self.assigned):
             kind, first, *rest = key.split("/")
             lives = (
-                first in uids if kind == "pod" else key in wanted or world.named(first, rest[0]) is not None
+                first in uids
+                if kind == "pod"
+                else key in reserved_keys or world.named(first, rest[0]) is not None
             )
             if not lives:
                 del self.assigned[key]
-        wanted |= self._in_use(world)
-        idle = [key for key in self.assigned if key.startswith("svc/") and key not in wanted]
+        reserved_keys |= self._in_use(world)
+        idle = [key for key in self.assigned if key.startswith("svc/") and key not in reserved_keys]
         for key in idle[:-IDLE_KEPT]:
             del self.assigned[key]
 
     def _in_use(self, world: NetworkObjects) -> set[str]:
         """The keys of the Services that have a pod."""
         return {
-            service_key(service.metadata.namespace, service.metadata.name, one.port)
+            service_key(service.metadata.namespace, service.metadata.name, service_port.port)
             for service in world.served()
-            for one in service.spec.ports
+            for service_port in service.spec.ports
         }
 
     def _fresh(self) -> int:
@@ -256,10 +261,10 @@ def _pod_hosts(pod: Pod, ips: Mapping[str, str]) -> Iterator[str]:
 
 def _leading_to(pod: Pod, port: int, world: NetworkObjects) -> list[tuple[Service, int]]:
     return [
-        (service, one.port)
+        (service, service_port.port)
         for service in world.selecting(pod)
-        for one in service.spec.ports
-        if target_port(pod, one) == port
+        for service_port in service.spec.ports
+        if target_port(pod, service_port) == port
     ]
 
 

@@ -54,7 +54,7 @@ def rewrite_apart(
     Returns:
         The variables that change, with their new values.
     """
-    found: dict[str, str] = {}
+    replacements: dict[str, str] = {}
     for name, host in env.items():
         match = _HOST_VARIABLE.match(name)
         port_name = f"{match['prefix']}_PORT" if match else ""
@@ -63,7 +63,7 @@ def rewrite_apart(
             continue
         address = f"{host}:{port}"
         if host in _OWN:
-            found[port_name] = str(own_ports.get(int(port), port))
+            replacements[port_name] = str(own_ports.get(int(port), port))
         elif (changed := rewritten(address)) != address:
-            found[name], _, found[port_name] = changed.rpartition(":")
-    return found
+            replacements[name], _, replacements[port_name] = changed.rpartition(":")
+    return replacements

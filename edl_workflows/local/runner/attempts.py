@@ -86,7 +86,9 @@ class Attempt:
     @classmethod
     def latest(cls, folder: Path, mark: str) -> "Attempt | None":
         """The newest attempt in a container's folder; None if there is none."""
-        numbers = [int(one.name) for one in folder.iterdir() if one.name.isdigit()] if folder.is_dir() else []
+        numbers = (
+            [int(path.name) for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
+        )
         return cls(folder, max(numbers), mark) if numbers else None
 
     def start(self, launch: Launch, *, crashes: int) -> None:
@@ -137,8 +139,8 @@ class Attempt:
         """The process id of the shim; None if it does not run."""
         if self._child is not None:
             return self._child.pid if self._child.poll() is None else None
-        found = files.read_json(self.folder / "shim.json")
-        return int(found["pid"]) if found and processes.is_alive(found["pid"], found["start"]) else None
+        record = files.read_json(self.folder / "shim.json")
+        return int(record["pid"]) if record and processes.is_alive(record["pid"], record["start"]) else None
 
     def started_at(self) -> datetime | None:
         """When the container's process started; None if it has not started yet."""

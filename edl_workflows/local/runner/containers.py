@@ -47,17 +47,15 @@ class ContainerRunner:
         container: its spec.
         folder: folder for its attempts.
         mark: ``<pod uid>/<container>``.
-        surroundings: callbacks.
+        callbacks: see `ContainerCallbacks`.
     """
 
-    def __init__(
-        self, container: Container, folder: Path, mark: str, surroundings: ContainerCallbacks
-    ) -> None:
+    def __init__(self, container: Container, folder: Path, mark: str, callbacks: ContainerCallbacks) -> None:
         self.container = container
         self.state = ContainerState()
         self._folder = folder
         self._mark = mark
-        self._around = surroundings
+        self._callbacks = callbacks
         self._attempt: Attempt | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._health: asyncio.Task[None] | None = None
@@ -87,14 +85,14 @@ class ContainerRunner:
         attempt = self.next_attempt()
         attempt.start(launch, crashes=crashes)
         self.state = ContainerState(starts=self.state.starts + 1, previous=self.state.ended, crashes=crashes)
-        self._around.event("Normal", "Started", f"Started container {self.container.name}")
+        self._callbacks.event("Normal", "Started", f"Started container {self.container.name}")
         self._follow(attempt, _LOST)
 
     def cannot_start(self, reason: str, message: str) -> None:
         """Record that the container cannot be configured now."""
         self.state = replace(self.state, waiting=Waiting(reason, message, datetime.now(UTC)))
-        self._around.event("Warning", "Failed", f"Error: {message}")
-        self._around.changed()
+        self._callbacks.event("Warning", "Failed", f"Error: {message}")
+        self._callbacks.changed()
 
     def stop(self, grace: float, reason: str = "") -> None:
         """Begin to end the container: preStop hook, SIGTERM, and after `grace` seconds SIGKILL. Returns at
@@ -107,7 +105,7 @@ class ContainerRunner:
         if self._stopper is not None:
             self._stopper.cancel()
         self.state = replace(self.state, stopping=True, ready=False)
-        self._around.event("Normal", "Killing", f"Stopping container {self.container.name}")
+        self._callbacks.event("Normal", "Killing", f"Stopping container {self.container.name}")
         self._stopper = self._spawn(self._stop(grace, reason))
 
     def check_memory(self, snapshot: Callable[[], ProcessSnapshot]) -> None:
@@ -170,7 +168,7 @@ class ContainerRunner:
         )
         self._health = self._spawn(self._watch_health(attempt))
         self._spawn(self._watch_end(attempt, reason_if_lost))
-        self._around.changed()
+        self._callbacks.changed()
 
     async def _watch_end(self, attempt: Attempt, reason_if_lost: str) -> None:
         ended = await attempt.wait(reason_if_lost)
@@ -185,7 +183,7 @@ class ContainerRunner:
             stopping=False, unhealthy="",
         )  # fmt: skip
         self._ended.set()
-        self._around.changed()
+        self._callbacks.changed()
 
     def _termination_message(self, attempt: Attempt, ended: AttemptEnd) -> str:
         written = _tail(attempt.termination_log, _MESSAGE_BYTES)
@@ -219,11 +217,11 @@ class ContainerRunner:
             return True
         result = await probes.check(handler, self._target(attempt), seconds)
         if not result.ok:
-            self._around.event("Warning", failure, result.message)
+            self._callbacks.event("Warning", failure, result.message)
         return result.ok
 
     def _target(self, attempt: Attempt) -> probes.ProbeTarget:
-        return probes.ProbeTarget(attempt.command, self._around.port)
+        return probes.ProbeTarget(attempt.command, self._callbacks.port)
 
     async def _watch_health(self, attempt: Attempt) -> None:
         container, target = self.container, self._target(attempt)
@@ -263,7 +261,7 @@ class ContainerRunner:
 
     def _complain(self, kind: str, result: probes.ProbeResult) -> None:
         if not result.ok:
-            self._around.event("Warning", "Unhealthy", f"{kind} probe failed: {result.message}")
+            self._callbacks.event("Warning", "Unhealthy", f"{kind} probe failed: {result.message}")
 
     def _set(self, *, started: bool | None = None, ready: bool | None = None, unhealthy: str = "") -> None:
         now = self.state
@@ -275,7 +273,7 @@ class ContainerRunner:
         )
         if new != now:
             self.state = new
-            self._around.changed()
+            self._callbacks.changed()
 
 
 def _tail(path: Path, size: int) -> str:

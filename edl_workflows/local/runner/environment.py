@@ -58,17 +58,17 @@ def container_variables(container: Container, sources: ValueSources) -> dict[str
     Raises:
         ContainerConfigError: a required object or key does not exist, or a field is unknown.
     """
-    found = dict(sources.base)
+    variables = dict(sources.base)
     for source in container.env_from:
         for kind, reference in (("configmap", source.config_map_ref), ("secret", source.secret_ref)):
             if reference is not None:
                 data = _whole(kind, reference, sources)
-                found |= {source.prefix + key: value for key, value in data.items()}
+                variables |= {source.prefix + key: value for key, value in data.items()}
     for variable in container.env:
-        value = _value(variable, container, sources, found)
+        value = _value(variable, container, sources, variables)
         if value is not None:
-            found[variable.name] = value
-    return found
+            variables[variable.name] = value
+    return variables
 
 
 def expand_variables(text: str, values: Mapping[str, str]) -> str:
@@ -96,7 +96,7 @@ def field_value(path: str, sources: ValueSources) -> str:
     if subscript:
         table = meta.labels if subscript[1] == "labels" else meta.annotations
         return table.get(subscript[2], "")
-    known = {
+    fields = {
         "metadata.name": meta.name,
         "metadata.namespace": meta.namespace,
         "metadata.uid": meta.uid,
@@ -109,11 +109,11 @@ def field_value(path: str, sources: ValueSources) -> str:
         "status.podIP": sources.ip,
         "status.podIPs": sources.ip,
     }
-    if path not in known:
+    if path not in fields:
         raise ContainerConfigError(
-            f"fieldPath {path!r} is not supported; supported are {', '.join(sorted(known))}"
+            f"fieldPath {path!r} is not supported; supported are {', '.join(sorted(fields))}"
         )
-    return known[path]
+    return fields[path]
 
 
 def resource_value(reference: ResourceFieldRef, container: Container, sources: ValueSources) -> str:
@@ -124,7 +124,7 @@ def resource_value(reference: ResourceFieldRef, container: Container, sources: V
     """
     kind, _, resource = reference.resource.partition(".")
     name = reference.container_name or container.name
-    named = next((one for one in sources.pod.spec.all_containers if one.name == name), None)
+    named = next((candidate for candidate in sources.pod.spec.all_containers if candidate.name == name), None)
     if named is None or kind not in ("limits", "requests"):
         raise ContainerConfigError(
             f"resourceFieldRef {reference.resource!r} of container {name!r} is unknown"

@@ -66,7 +66,7 @@ class LaunchFactory:
             mounts.append(Mount(str(container.next_attempt().termination_log), log, read_only=False))
         rewrite = self.network.rewriter(pod)
         argv = [rewrite(expand_variables(text, values)) for text in [*spec.command, *spec.args]]
-        own = set(sources.base) - {one.name for one in spec.env}
+        own = set(sources.base) - {variable.name for variable in spec.env}
         env = {name: text if name in own else rewrite(text) for name, text in values.items()}
         users = {name: text for name, text in values.items() if name not in own}
         env |= rewrite_apart(users, rewrite, self.network.attach(pod).ports)
@@ -118,7 +118,7 @@ class LaunchFactory:
 
     def _cluster_variables(self, pod: Pod, folder: Path) -> dict[str, str]:
         meta, spec = pod.metadata, pod.spec
-        found = {
+        variables = {
             "HOSTNAME": spec.hostname or meta.name,
             NAMESPACE_VARIABLE: meta.namespace,
             SERVICE_MAP_VARIABLE: str(self.network.map_file),
@@ -126,15 +126,15 @@ class LaunchFactory:
         if spec.automount_service_account_token:
             path = folder / "kubeconfig"
             files.write(path, self.kubeconfig(meta.namespace, spec.service_account_name))
-            found["KUBECONFIG"] = str(path)
-        return found
+            variables["KUBECONFIG"] = str(path)
+        return variables
 
 
 def machine_variables() -> dict[str, str]:
     """The `MACHINE_VARIABLES` that are set, and a PATH that begins with this installation's programs."""
-    found = {name: os.environ[name] for name in MACHINE_VARIABLES if name in os.environ}
+    variables = {name: os.environ[name] for name in MACHINE_VARIABLES if name in os.environ}
     path = os.environ.get("PATH", os.defpath)
-    return {**found, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}"}
+    return {**variables, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}"}
 
 
 def _text(data: Mapping[str, bytes] | None) -> dict[str, str] | None:

@@ -152,14 +152,18 @@ def _run(situation: PodSituation) -> PodDecision:
         if state.ended is not None and spec.restart_policy == "Never":
             return _end(situation, 0.0)
         return _start([container], situation, stop)
-    waiting = [one for one in spec.containers if not situation.state(one).running and _wanted(one, situation)]
-    running = any(situation.state(one).running for one in spec.containers)
+    waiting = [
+        container
+        for container in spec.containers
+        if not situation.state(container).running and _should_run(container, situation)
+    ]
+    running = any(situation.state(container).running for container in spec.containers)
     if not waiting and not running:
         return PodDecision(finished=True)
     return _start(waiting, situation, stop)
 
 
-def _wanted(container: Container, situation: PodSituation) -> bool:
+def _should_run(container: Container, situation: PodSituation) -> bool:
     """Whether a container that does not run should be started."""
     ended = situation.state(container).ended
     policy = situation.pod.spec.restart_policy
@@ -167,7 +171,10 @@ def _wanted(container: Container, situation: PodSituation) -> bool:
 
 
 def _start(containers: list[Container], situation: PodSituation, stop: Mapping[str, float]) -> PodDecision:
-    times = {one.name: may_start_at(situation.state(one), situation.back_off) for one in containers}
+    times = {
+        container.name: may_start_at(situation.state(container), situation.back_off)
+        for container in containers
+    }
     due = tuple(name for name, at in times.items() if at is None or at <= situation.now)
     later = [at for name, at in times.items() if at is not None and name not in due]
     return PodDecision(start=due, stop=stop, wake=min(later, default=None))
@@ -195,14 +202,16 @@ def crashes_after(state: ContainerState) -> int:
 def _unhealthy(situation: PodSituation) -> dict[str, float]:
     grace = float(situation.pod.spec.termination_grace_period_seconds)
     names = (
-        name for name, one in situation.states.items() if one.running and one.unhealthy and not one.stopping
+        name
+        for name, state in situation.states.items()
+        if state.running and state.unhealthy and not state.stopping
     )
     return dict.fromkeys(names, grace)
 
 
 def _end(situation: PodSituation, grace: float, failure: PodFailure | None = None) -> PodDecision:
-    running = {name: one for name, one in situation.states.items() if one.running}
-    stop = {name: grace for name, one in running.items() if not one.stopping or situation.gone}
+    running = {name: state for name, state in situation.states.items() if state.running}
+    stop = {name: grace for name, state in running.items() if not state.stopping or situation.gone}
     return PodDecision(stop=stop, failure=failure, finished=not running)
 
 
@@ -240,7 +249,7 @@ def back_off_of(situation: PodSituation) -> Iterator[tuple[str, datetime]]:
             not state.running
             and state.ended is not None
             and state.waiting is None
-            and _wanted(container, situation)
+            and _should_run(container, situation)
         ):
             until = may_start_at(state, situation.back_off)
             if until is not None and until > situation.now:

@@ -133,7 +133,7 @@ def _filter(architecture: int, listen: int) -> bytes:
         (_RETURN, 0, 0, _NOTIFY),
         (_RETURN, 0, 0, _ALLOW),
     )
-    return b"".join(struct.pack("=HBBI", *one) for one in instructions)
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
 
 
 def _answer(request: bytes) -> bytes:
@@ -183,15 +183,15 @@ def socket_of(process: int, descriptor: int) -> Iterator[_socket.socket | None]:
     finally:
         os.close(handle)
     try:
-        found = _socket.socket(fileno=copy)
+        sock = _socket.socket(fileno=copy)
     except OSError:
         os.close(copy)
         yield None
         return
     try:
-        yield found
+        yield sock
     finally:
-        found.close()
+        sock.close()
 
 
 def on_loopback(server: _socket.socket) -> bool:
@@ -204,9 +204,9 @@ def _process_of(thread: int) -> int:
         return next(int(line.split()[1]) for line in file if line.startswith("Tgid:"))
 
 
-def _failure(what: str) -> OSError:
+def _failure(call: str) -> OSError:
     number = ctypes.get_errno()
-    return OSError(number, f"{what}: {os.strerror(number)}")
+    return OSError(number, f"{call}: {os.strerror(number)}")
 
 
 def _try() -> str:
@@ -223,8 +223,8 @@ def _try() -> str:
     os.close(write_end)
     supervise_in_thread(ours)  # before Linux 6.11, `supervise` ends only after the child was waited for
     os.waitpid(child, 0)
-    with os.fdopen(read_end, "rb") as said:
-        return said.read().decode()
+    with os.fdopen(read_end, "rb") as pipe:
+        return pipe.read().decode()
 
 
 def _listen_confined(supervisor: _socket.socket) -> str:

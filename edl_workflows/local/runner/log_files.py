@@ -45,8 +45,10 @@ class LogFiles:
             names = os.listdir(self._folder)
         except FileNotFoundError:
             return []
-        suffixes = [one.removeprefix(f"{self._name}.") for one in names if one.startswith(f"{self._name}.")]
-        later = [int(one) for one in suffixes if one.isdigit()]
+        suffixes = [
+            name.removeprefix(f"{self._name}.") for name in names if name.startswith(f"{self._name}.")
+        ]
+        later = [int(suffix) for suffix in suffixes if suffix.isdigit()]
         return sorted([*later, 0] if self._name in names else later)
 
     def path(self, begin: int) -> str:
@@ -80,10 +82,10 @@ class LogFiles:
 
     def tail(self, size: int) -> bytes:
         """The last `size` bytes."""
-        position, found = max(self.end() - size, 0), b""
+        position, tail = max(self.end() - size, 0), b""
         while piece := self.read(position, size)[1]:
-            found, position = found + piece, position + len(piece)
-        return found[-size:]
+            tail, position = tail + piece, position + len(piece)
+        return tail[-size:]
 
 
 def log_output(output: int, log: str) -> None:
@@ -148,7 +150,7 @@ class _Keeper:
             raise
         self.close()
         self._open, self._begin, self._ends_line = opened, begin, True
-        self._size, self._times_size = (os.fstat(one).st_size for one in opened)
+        self._size, self._times_size = (os.fstat(descriptor).st_size for descriptor in opened)
 
 
 def _open_to_append(path: str) -> int:

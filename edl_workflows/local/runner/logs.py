@@ -26,10 +26,10 @@ async def read(request: LogRequest, container: ContainerRunner | None) -> AsyncI
     """
     attempt = container.attempt_of(previous=request.previous) if container else None
     if container is None or attempt is None:
-        what = f'container "{request.container}" in pod "{request.pod}"'
+        subject = f'container "{request.container}" in pod "{request.pod}"'
         if request.previous:
-            raise errors.bad_request(f"previous terminated {what} not found")
-        raise errors.bad_request(f"{what} {request.not_started}")
+            raise errors.bad_request(f"previous terminated {subject} not found")
+        raise errors.bad_request(f"{subject} {request.not_started}")
     with container.reading():
         async for answer in _read_attempt(request, container, attempt):
             yield answer
@@ -102,14 +102,14 @@ class LineTimes:
         """The position of the first piece that was written at a time or later; None if there is none."""
         for begin in self._files.begins():
             with self._records(begin) as records:
-                if (found := records.first_since(int(since.timestamp() * 1e9))) is not None:
-                    return found
+                if (position := records.first_since(int(since.timestamp() * 1e9))) is not None:
+                    return position
         return None
 
     @contextlib.contextmanager
     def _records(self, position: int) -> "Iterator[_Records]":
         """Open the records of the file that contains a position."""
-        begin = max((one for one in self._files.begins() if one <= position), default=0)
+        begin = max((file_begin for file_begin in self._files.begins() if file_begin <= position), default=0)
         try:
             descriptor = os.open(self._files.times(begin), os.O_RDONLY)
         except FileNotFoundError:
@@ -180,7 +180,7 @@ def _start(output: LogFiles, lines: int | None) -> int:
     first = True
     while begins and position > begins[0]:
         # A block does not cross a file boundary, so that one call reads all of it.
-        begin = max(position - _PIECE, *(one for one in begins if one < position))
+        begin = max(position - _PIECE, *(file_begin for file_begin in begins if file_begin < position))
         _, block = output.read(begin, position - begin)
         # The newline of the last line does not begin another line.
         at = len(block) - 1 if first and block.endswith(b"\n") else len(block)

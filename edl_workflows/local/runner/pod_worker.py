@@ -72,16 +72,16 @@ class PodWorker:
         self._wake_at: datetime | None = None
         self._started_at = datetime.now(UTC)
         self._containers = {
-            one.name: ContainerRunner(
-                one,
-                folder / "containers" / one.name,
-                f"{pod.metadata.uid}/{one.name}",
-                self._surroundings(one.name),
+            container.name: ContainerRunner(
+                container,
+                folder / "containers" / container.name,
+                f"{pod.metadata.uid}/{container.name}",
+                self._callbacks(container.name),
             )
-            for one in pod.spec.all_containers
+            for container in pod.spec.all_containers
         }
 
-    def _surroundings(self, container: str) -> ContainerCallbacks:
+    def _callbacks(self, container: str) -> ContainerCallbacks:
         def event(kind: str, reason: str, message: str) -> None:
             record = self._services.events.warning if kind == "Warning" else self._services.events.normal
             record(self.pod, reason, message, container)
@@ -106,7 +106,9 @@ class PodWorker:
             return False
         if not self._recovered:
             return True  # an earlier cluster process may have left running processes
-        return not self.pod.finished or any(one.state.running for one in self._containers.values())
+        return not self.pod.finished or any(
+            container.state.running for container in self._containers.values()
+        )
 
     def refresh(self) -> None:
         """Update volumes, and start containers that waited for a missing object, after a ConfigMap or Secret
@@ -182,17 +184,19 @@ class PodWorker:
 
     def _refusal(self) -> lifecycle.PodFailure | None:
         raw = self._services.client.find("pods", self.pod.metadata.name, self.pod.metadata.namespace)
-        found = unsupported_fields(raw, mounts=mounts_possible()) if raw else []
-        if not found:
+        problems = unsupported_fields(raw, mounts=mounts_possible()) if raw else []
+        if not problems:
             return None
-        message = "the embedded cluster can't run this pod: " + "; ".join(str(one) for one in found)
+        message = "the embedded cluster can't run this pod: " + "; ".join(
+            str(problem) for problem in problems
+        )
         self._services.events.warning(self.pod, UNSUPPORTED, message)
         return lifecycle.PodFailure(UNSUPPORTED, message)
 
     def _situation(self) -> lifecycle.PodSituation:
         return lifecycle.PodSituation(
             pod=self.pod,
-            states={name: one.state for name, one in self._containers.items()},
+            states={name: container.state for name, container in self._containers.items()},
             now=datetime.now(UTC),
             started_at=self._started_at,
             back_off=self._services.back_off,
@@ -229,7 +233,11 @@ class PodWorker:
 
     async def _sleep(self) -> None:
         seconds = None
-        waits = [one.state.waiting.since for one in self._containers.values() if one.state.waiting]
+        waits = [
+            container.state.waiting.since
+            for container in self._containers.values()
+            if container.state.waiting
+        ]
         times = [since + lifecycle.RETRY_CONFIG for since in waits if since]
         if times or self._wake_at:
             first = min([*times, *([self._wake_at] if self._wake_at else [])])
@@ -286,11 +294,11 @@ class PodWorker:
 
     async def shut_down(self, grace: float) -> None:
         """End the processes because the node shuts down, and record that for the cluster's next start."""
-        running = [one for one in self._containers.values() if one.state.running]
+        running = [container for container in self._containers.values() if container.state.running]
         for container in running:
             container.stop(min(grace, float(self.pod.spec.termination_grace_period_seconds)), NODE_RESTARTED)
-        await asyncio.gather(*(one.ended() for one in running))
+        await asyncio.gather(*(container.ended() for container in running))
 
     async def close(self) -> None:
         """Stop the loop. Processes continue."""
-        await asyncio.gather(*(one.close() for one in self._containers.values()))
+        await asyncio.gather(*(container.close() for container in self._containers.values()))

@@ -44,12 +44,12 @@ def kill_marked(prefix: str) -> int:
     """
     deadline = time.monotonic() + _KILL_SECONDS
     seen: set[int] = set()
-    while found := list(marked_processes(prefix)):
-        for process in found:
+    while processes := list(marked_processes(prefix)):
+        for process in processes:
             seen.add(process.pid)
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        psutil.wait_procs(found, timeout=0.2)
+        psutil.wait_procs(processes, timeout=0.2)
         if time.monotonic() > deadline:
             break
     return len(seen)

@@ -35,11 +35,11 @@ def programs_in_use() -> set[str]:
 
     The agent has the digest in its environment before it writes the program, and while the program runs.
     """
-    found = set()
+    digests = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            found.add(process.environ().get(names.ENV_PROGRAM_DIGEST, ""))
-    return found - {""}
+            digests.add(process.environ().get(names.ENV_PROGRAM_DIGEST, ""))
+    return digests - {""}
 
 
 def remove_programs(base: Path, in_use: AbstractSet[str]) -> None:
@@ -52,10 +52,10 @@ def remove_programs(base: Path, in_use: AbstractSet[str]) -> None:
     folder = base / f"edl-programs-{os.getuid()}"
     if not _is_own(folder):
         return
-    for one in folder.iterdir():
-        unfinished = not in_use and one.name.startswith(_UNFINISHED)
-        if unfinished or (_WRITTEN.fullmatch(one.name) and one.name not in in_use):
-            shutil.rmtree(one, ignore_errors=True)
+    for path in folder.iterdir():
+        unfinished = not in_use and path.name.startswith(_UNFINISHED)
+        if unfinished or (_WRITTEN.fullmatch(path.name) and path.name not in in_use):
+            shutil.rmtree(path, ignore_errors=True)
     if not in_use:
         with contextlib.suppress(OSError):  # it holds something else
             folder.rmdir()
@@ -64,7 +64,7 @@ def remove_programs(base: Path, in_use: AbstractSet[str]) -> None:
 def _is_own(folder: Path) -> bool:
     """Whether it is a folder of this user and no link."""
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()

@@ -60,10 +60,10 @@ class Runner:
         """Kill processes and delete folders of pods that were deleted while the cluster was down. Call it
         once, when `pods` is current."""
         await asyncio.to_thread(remove_orphaned_memory)
-        known = {pod.metadata.uid for pod in self._pods.objects.values()}
+        uids = {pod.metadata.uid for pod in self._pods.objects.values()}
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for folder in self._folder.iterdir():
-            if folder.name not in known:
+            if folder.name not in uids:
                 killed = await asyncio.to_thread(processes.kill_marked, folder.name)
                 _log.info("removed a deleted pod", uid=folder.name, processes=killed)
                 remove_memory(folder.name)
@@ -86,8 +86,8 @@ class Runner:
         uid = pod.metadata.uid
         # The processes of pods that were deleted by force are still being killed. The worker waits for them,
         # since its pod may get their name and ports.
-        namesakes = [self._workers[one] for one in self._uids.get(pod.key, ())]
-        leaving = [*namesakes, *(one for one in self._occupying() if one.gone)]
+        namesakes = [self._workers[namesake_uid] for namesake_uid in self._uids.get(pod.key, ())]
+        leaving = [*namesakes, *(worker for worker in self._occupying() if worker.gone)]
         worker = PodWorker(pod, self._folder / uid, self._services)
         self._workers[uid] = self._active[uid] = worker
         self._uids.setdefault(pod.key, set()).add(uid)

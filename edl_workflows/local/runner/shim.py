@@ -176,7 +176,7 @@ def _kill_children() -> None:
 
 def child_ids() -> list[int]:
     """Ids of the direct children of this process."""
-    own, found = os.getpid(), []
+    own, ids = os.getpid(), []
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -185,8 +185,8 @@ def child_ids() -> list[int]:
             except OSError:
                 continue  # it has just ended
             if parent == own:
-                found.append(int(name))
-    return found
+                ids.append(int(name))
+    return ids
 
 
 def _exit_code(status: int) -> int:
@@ -274,7 +274,7 @@ def _enter_mounts(mounts: list[dict[str, Any]], scratch: str) -> None:
                 file.write(text)
     _mount(None, "/", None, _RECURSIVE | _PRIVATE)
     # Targets near the root first, since a volume may be mounted inside another.
-    for mount in sorted(mounts, key=lambda one: one["target"].count("/")):
+    for mount in sorted(mounts, key=lambda mount: mount["target"].count("/")):
         target = os.path.realpath(mount["target"])
         directory = stat.S_ISDIR(os.stat(mount["source"]).st_mode)
         if not os.path.exists(target):
@@ -346,9 +346,9 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int) -> Non
     )
 
 
-def _call(what: str, result: int) -> None:
+def _call(call: str, result: int) -> None:
     if result != 0:
-        raise SetupError(f"{what}: {os.strerror(ctypes.get_errno())}")
+        raise SetupError(f"{call}: {os.strerror(ctypes.get_errno())}")
 
 
 def _read(path: str) -> Any:

@@ -52,13 +52,13 @@ def build_status(
         "podIP": place.pod_ip,
         "podIPs": [{"ip": place.pod_ip}],
     }
-    if verdict.failure is not None and not any(one.starts for one in situation.states.values()):
+    if verdict.failure is not None and not any(state.starts for state in situation.states.values()):
         # The pod was rejected before any container started. As in kubelet, its status has only the reason.
         return status | _doomed(verdict.failure) | {"conditions": _conditions(situation, phase, before)}
-    status["containerStatuses"] = [_container(one, situation) for one in pod.spec.containers]
+    status["containerStatuses"] = [_container(container, situation) for container in pod.spec.containers]
     if pod.spec.init_containers:
         status["initContainerStatuses"] = [
-            _container(one, situation, init=True) for one in pod.spec.init_containers
+            _container(container, situation, init=True) for container in pod.spec.init_containers
         ]
     if verdict.failure is not None:
         status |= _doomed(verdict.failure)
@@ -74,22 +74,24 @@ def _phase(situation: PodSituation, verdict: PodVerdict) -> str:
     spec = situation.pod.spec
     if situation.pod.finished:
         return situation.pod.phase
-    states = [situation.state(one) for one in spec.containers]
+    states = [situation.state(container) for container in spec.containers]
     if verdict.finished and verdict.failure is not None:
         return "Failed"
     deleted_early = situation.pod.metadata.deletion_timestamp is not None and not all(
-        one.ended for one in states
+        state.ended for state in states
     )
     if verdict.finished and not deleted_early:
         return (
-            "Succeeded" if all(one.ended is not None and one.ended.code == 0 for one in states) else "Failed"
+            "Succeeded"
+            if all(state.ended is not None and state.ended.code == 0 for state in states)
+            else "Failed"
         )
-    return "Running" if any(one.starts for one in states) else "Pending"
+    return "Running" if any(state.starts for state in states) else "Pending"
 
 
 def _container(container: Container, situation: PodSituation, *, init: bool = False) -> Status:
     state = situation.state(container)
-    found: Status = {
+    status: Status = {
         "name": container.name,
         "image": container.image,
         "imageID": "",
@@ -102,12 +104,12 @@ def _container(container: Container, situation: PodSituation, *, init: bool = Fa
         "lastState": {},
     }
     # If the container is shown as waiting, its last state is the latest end, otherwise the end before that.
-    last = state.ended if "waiting" in found["state"] else state.previous
+    last = state.ended if "waiting" in status["state"] else state.previous
     if last is not None:
-        found["lastState"] = {"terminated": terminated_state(last)}
+        status["lastState"] = {"terminated": terminated_state(last)}
     if state.starts:
-        found["containerID"] = f"edl://{situation.pod.metadata.uid}/{container.name}/{state.starts - 1}"
-    return found
+        status["containerID"] = f"edl://{situation.pod.metadata.uid}/{container.name}/{state.starts - 1}"
+    return status
 
 
 def _state(container: Container, state: ContainerState, situation: PodSituation) -> Status:
@@ -121,7 +123,9 @@ def _state(container: Container, state: ContainerState, situation: PodSituation)
         return {"waiting": _reason("CrashLoopBackOff", _back_off(pause, container.name, situation.pod))}
     if state.ended is not None:
         return {"terminated": terminated_state(state.ended)}
-    ready = all(_succeeded(situation.state(one)) for one in situation.pod.spec.init_containers)
+    ready = all(
+        _succeeded(situation.state(init_container)) for init_container in situation.pod.spec.init_containers
+    )
     return {"waiting": _reason("ContainerCreating" if ready else "PodInitializing", "")}
 
 
@@ -148,9 +152,9 @@ def _succeeded(state: ContainerState) -> bool:
 
 
 def _conditions(situation: PodSituation, phase: str, before: Mapping[str, Any]) -> list[Status]:
-    old = {one["type"]: one for one in before.get("conditions") or []}
+    old = {condition["type"]: condition for condition in before.get("conditions") or []}
     verdicts = _verdicts(situation, phase, old)
-    found = [one for kind, one in old.items() if kind not in OWN_CONDITIONS]
+    conditions = [condition for kind, condition in old.items() if kind not in OWN_CONDITIONS]
     for kind in OWN_CONDITIONS:
         condition = {"type": kind, "lastProbeTime": None, **verdicts[kind]}
         kept = old.get(kind, {})
@@ -158,18 +162,20 @@ def _conditions(situation: PodSituation, phase: str, before: Mapping[str, Any]) 
         condition["lastTransitionTime"] = (kept.get("lastTransitionTime") if same else None) or format_time(
             situation.now
         )
-        found.append(condition)
-    return found
+        conditions.append(condition)
+    return conditions
 
 
 def _verdicts(situation: PodSituation, phase: str, old: Mapping[str, Status]) -> dict[str, Status]:
     spec = situation.pod.spec
-    uninitialized = [one.name for one in spec.init_containers if not _succeeded(situation.state(one))]
-    unready = [one.name for one in spec.containers if not _is_ready(situation.state(one))]
+    uninitialized = [
+        container.name for container in spec.init_containers if not _succeeded(situation.state(container))
+    ]
+    unready = [container.name for container in spec.containers if not _is_ready(situation.state(container))]
     gates = [
-        one.condition_type
-        for one in spec.readiness_gates
-        if old.get(one.condition_type, {}).get("status") != "True"
+        gate.condition_type
+        for gate in spec.readiness_gates
+        if old.get(gate.condition_type, {}).get("status") != "True"
     ]
     ended = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase, "")
     true: Status = {"status": "True"}
@@ -195,8 +201,12 @@ def _verdicts(situation: PodSituation, phase: str, old: Mapping[str, Status]) ->
     }
 
 
-def _unready(reason: str, what: str, names: list[str]) -> Status | None:
-    return {"status": "False", "reason": reason, "message": f"{what}: [{' '.join(names)}]"} if names else None
+def _unready(reason: str, description: str, names: list[str]) -> Status | None:
+    return (
+        {"status": "False", "reason": reason, "message": f"{description}: [{' '.join(names)}]"}
+        if names
+        else None
+    )
 
 
 def _is_ready(state: ContainerState) -> bool:

@@ -49,8 +49,8 @@ def loopback_obstacle() -> str:
         text=True,
         timeout=30,
     )
-    said = probe.stderr.strip().splitlines()
-    return "" if probe.returncode == 0 else (said or [f"exit code {probe.returncode}"])[-1]
+    error_lines = probe.stderr.strip().splitlines()
+    return "" if probe.returncode == 0 else (error_lines or [f"exit code {probe.returncode}"])[-1]
 
 
 def unsupported_fields(pod: Mapping[str, Any], *, mounts: bool, uid: int | None = None) -> list[Problem]:
@@ -62,21 +62,21 @@ def unsupported_fields(pod: Mapping[str, Any], *, mounts: bool, uid: int | None 
         uid: id of the user that containers run as; by default the current one.
     """
     spec, own = pod["spec"], os.getuid() if uid is None else uid
-    found = list(_security(spec.get("securityContext") or {}, "spec.securityContext", own))
-    wanted = builtin.type_schemas()["V1PodSpec"]
-    found += [
+    problems = list(_security(spec.get("securityContext") or {}, "spec.securityContext", own))
+    schema = builtin.type_schemas()["V1PodSpec"]
+    problems += [
         Problem(cause.field, cause.message)
-        for cause in quantities.check_quantities(spec, None, wanted, "spec")
+        for cause in quantities.check_quantities(spec, None, schema, "spec")
     ]
     volumes = {volume["name"]: volume for volume in spec.get("volumes") or []}
     for index, volume in enumerate(spec.get("volumes") or []):
-        found += _volume(volume, f"spec.volumes[{index}]")
+        problems += _volume(volume, f"spec.volumes[{index}]")
     for group in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(group) or []):
             path = f"spec.{group}[{index}]"
-            found += _container(container, path, own)
-            found += _mounts(container, path, volumes, mounts=mounts)
-    return found
+            problems += _container(container, path, own)
+            problems += _mounts(container, path, volumes, mounts=mounts)
+    return problems
 
 
 def _container(container: Mapping[str, Any], path: str, uid: int) -> Iterator[Problem]:

@@ -151,10 +151,10 @@ class PodVolumes:
 
     def _content(self, name: str, volume: Mapping[str, Any], sources: ValueSources) -> Files:
         projected = (volume.get("projected") or {}).get("sources")
-        found: Files = {}
+        content: Files = {}
         for source in [volume] if projected is None else projected:
-            found |= self._projection(name, source, sources)
-        return found
+            content |= self._projection(name, source, sources)
+        return content
 
     def _projection(self, volume: str, source: Mapping[str, Any], sources: ValueSources) -> Files:
         if config := source.get("configMap"):
@@ -196,8 +196,8 @@ def _owner(folder: Path) -> Path:
 
 
 def _is_ours(folder: Path) -> bool:
-    found = folder.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
 def _size(folder: Path) -> int:
@@ -208,25 +208,25 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _chosen(volume: str, kind: str, name: str, wanted: Mapping[str, Any], lookup: Binary) -> Files:
+def _chosen(volume: str, kind: str, name: str, source: Mapping[str, Any], lookup: Binary) -> Files:
     data = lookup(name)
     if data is None:
-        if wanted.get("optional"):
+        if source.get("optional"):
             return {}
         raise ContainerConfigError(
             f'MountVolume.SetUp failed for volume "{volume}" : {kind} "{name}" not found'
         )
-    if not wanted.get("items"):
+    if not source.get("items"):
         return dict(data)
-    found: Files = {}
-    for item in wanted["items"]:
+    content: Files = {}
+    for item in source["items"]:
         if item["key"] in data:
-            found[item["path"]] = data[item["key"]]
-        elif not wanted.get("optional"):
+            content[item["path"]] = data[item["key"]]
+        elif not source.get("optional"):
             raise ContainerConfigError(
                 f"references non-existent {kind} key: {item['key']} (volume {volume!r})"
             )
-    return found
+    return content
 
 
 def _downward(item: Mapping[str, Any], sources: ValueSources) -> tuple[str, bytes]:
@@ -238,8 +238,8 @@ def _downward(item: Mapping[str, Any], sources: ValueSources) -> tuple[str, byte
     return item["path"], text.encode()
 
 
-def _check_host_path(name: str, wanted: Mapping[str, Any]) -> None:
-    path, kind = Path(wanted["path"]), wanted.get("type") or ""
+def _check_host_path(name: str, source: Mapping[str, Any]) -> None:
+    path, kind = Path(source["path"]), source.get("type") or ""
     if kind == "DirectoryOrCreate":
         path.mkdir(parents=True, exist_ok=True)
     elif kind == "FileOrCreate":

@@ -82,7 +82,7 @@ class Scheduler:
             rest = _REST * (time.monotonic() - began)
             rested = time.monotonic() + rest
             await _in_portions(functools.partial(self._bind, pod, node.name) for pod in bind)
-            writes = (functools.partial(self._refuse, *one) for one in reasons)
+            writes = (functools.partial(self._refuse, *reason) for reason in reasons)
             if not await _in_portions(writes, max(_REPORTING_SECONDS, rest)):
                 self.touch()
 
@@ -94,12 +94,12 @@ class Scheduler:
     def _bind(self, pod: Pod, node: str) -> None:
         meta = pod.metadata
         self._client.bind(meta.name, meta.namespace, node)
-        self._pods.take(self._client.get("pods", meta.name, meta.namespace))
+        self._pods.record_write(self._client.get("pods", meta.name, meta.namespace))
         self._events.normal(pod, "Scheduled", f"Successfully assigned {pod.key} to {node}")
 
     def _refuse(self, pod: Pod, reason: str, message: str) -> None:
         conditions = pod.status.get("conditions") or []
-        old: Object = next((one for one in conditions if one["type"] == "PodScheduled"), {})
+        old: Object = next((condition for condition in conditions if condition["type"] == "PodScheduled"), {})
         condition = {
             "type": "PodScheduled",
             "status": "False",
@@ -107,10 +107,10 @@ class Scheduler:
             "message": message,
             "lastTransitionTime": old.get("lastTransitionTime") or format_time(datetime.now(UTC)),
         }
-        others = [one for one in conditions if one["type"] != "PodScheduled"]
-        meta, patch = pod.metadata, {"status": {"conditions": [*others, condition]}}
+        other_conditions = [condition for condition in conditions if condition["type"] != "PodScheduled"]
+        meta, patch = pod.metadata, {"status": {"conditions": [*other_conditions, condition]}}
         changed = self._client.patch("pods", meta.name, patch, meta.namespace, subresource="status")
-        self._pods.take(changed)
+        self._pods.record_write(changed)
         if reason == "Unschedulable":
             self._events.warning(pod, "FailedScheduling", message)
 
@@ -138,23 +138,23 @@ def _decision(node: SchedulerNode, pods: list[Pod]) -> tuple[Sequence[Pod], list
     """The pods to bind, and the reasons to write. Reasons of pods that have none yet come first."""
     decision = plan_scheduling(node, pods)
     reasons: list[_Reason] = [
-        *((pod, "Unschedulable", why) for pod, why in decision.refused),
+        *((pod, "Unschedulable", message) for pod, message in decision.refused),
         *((pod, "SchedulingGated", _GATED) for pod in decision.gated),
     ]
     first: list[_Reason] = []
     changed: list[_Reason] = []
-    for one in reasons:
-        old = _reason_of(one[0])
-        if old != one[1:]:
-            (first if old == _NO_REASON else changed).append(one)
+    for reason in reasons:
+        old = _reason_of(reason[0])
+        if old != reason[1:]:
+            (first if old == _NO_REASON else changed).append(reason)
     return decision.bind, first + changed
 
 
 def _reason_of(pod: Pod) -> tuple[str, str]:
     """Reason and message of a pod that was not scheduled."""
-    for one in pod.status.get("conditions") or []:
-        if one["type"] == "PodScheduled":
-            return one.get("reason", ""), one.get("message", "")
+    for condition in pod.status.get("conditions") or []:
+        if condition["type"] == "PodScheduled":
+            return condition.get("reason", ""), condition.get("message", "")
     return _NO_REASON
 
 

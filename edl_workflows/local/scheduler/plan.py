@@ -48,8 +48,8 @@ def _matches(term: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> b
     expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
     if not (expressions or fields):
         return False
-    return all(requirement_holds(one, labels) for one in expressions) and all(
-        requirement_holds(one, {"metadata.name": name}) for one in fields
+    return all(requirement_holds(requirement, labels) for requirement in expressions) and all(
+        requirement_holds(requirement, {"metadata.name": name}) for requirement in fields
     )
 
 

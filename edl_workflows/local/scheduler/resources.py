@@ -43,10 +43,12 @@ class Amounts:
         names = {*self.values, *other.values}
         return Amounts({name: self.values.get(name, 0) + other.values.get(name, 0) for name in names})
 
-    def lacking(self, wanted: "Amounts") -> list[str]:
-        """The resources of which `wanted` contains more than these amounts, sorted. A resource that `wanted`
-        does not request is never among them."""
-        return sorted(name for name, amount in wanted.values.items() if 0 < amount > self.values.get(name, 0))
+    def lacking(self, requested: "Amounts") -> list[str]:
+        """The resources of which `requested` contains more than these amounts, sorted. A resource that is not
+        requested is never among them."""
+        return sorted(
+            name for name, amount in requested.values.items() if 0 < amount > self.values.get(name, 0)
+        )
 
     def minus(self, other: "Amounts") -> "Amounts":
         """The difference; amounts may be negative."""

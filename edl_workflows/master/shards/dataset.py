@@ -85,13 +85,13 @@ class ShardedDataset:
         return self._reason
 
     def register_again(self, params: DatasetParams) -> None:
-        """Accepts the registration by another or a restarted worker; a stream's offsets may have grown.
+        """Accept the registration by another or a restarted worker; a stream's offsets may have grown.
 
         Raises:
             ConflictError: the parameters differ from those registered before.
         """
-        known, said = _fixed(self._params), _fixed(params)
-        different = ", ".join(sorted(name for name in known if known[name] != said[name]))
+        registered, requested = _fixed(self._params), _fixed(params)
+        different = ", ".join(sorted(name for name in registered if registered[name] != requested[name]))
         if different:
             raise ConflictError(
                 f"data set {params.name!r} is registered with another {different}: "
@@ -102,7 +102,7 @@ class ShardedDataset:
             self.grow(StreamUpdate(ends=ends, closed=params.closed))
 
     def grow(self, update: StreamUpdate) -> None:
-        """Records new ends of a stream's partitions. Ends below the known ones are ignored.
+        """Record new ends of a stream's partitions. Ends below the known ones are ignored.
 
         Raises:
             InvalidError: the data set is not a stream, or there is no such partition.
@@ -130,7 +130,7 @@ class ShardedDataset:
     def lease(
         self, node: str, max_shards: int, now: float, holding: Container[int] | None = None
     ) -> list[LeasedShard]:
-        """Leases up to `max_shards` shards; see `LeaseRequest`. If none are returned, `state` tells whether
+        """Lease up to `max_shards` shards; see `LeaseRequest`. If none are returned, `state` tells whether
         to wait.
         """
         if holding is not None:
@@ -149,21 +149,21 @@ class ShardedDataset:
         ]
 
     def acknowledge(self, node: str, shards: Iterable[ShardName], now: float) -> list[AckResult]:
-        """Takes a node's answers: shards that are done, which any node may report; shards that failed, which
+        """Record a node's answers: shards that are done, which any node may report; shards that failed, which
         are retried unless the data set fails; and shards that are given back unfinished.
 
         Answers are processed in the order of their epochs, because after a restart of the master the answers
         of one epoch open the next. Repeated answers change nothing.
         """
         ordered = sorted(shards, key=lambda shard: (shard.epoch, shard.ordinal))
-        return [self._take(node, shard, now) for shard in ordered]
+        return [self._acknowledge_shard(node, shard, now) for shard in ordered]
 
     def release_node(self, node: str) -> int:
-        """Re-queues the shards that a dead or restarted node held. Returns their number."""
+        """Re-queue the shards that a dead or restarted node held. Return their number."""
         return sum(len(ordinals) for _, ordinals in self._give_back(self._leases.of(node)))
 
     def expire(self, now: float, listening_since: float, answered: Mapping[str, float]) -> list[ExpiredLease]:
-        """Re-queues the shards of expired leases, each with one retry less.
+        """Re-queue the shards of expired leases, each with one retry less.
 
         Args:
             now: Unix seconds.
@@ -182,11 +182,11 @@ class ShardedDataset:
             )
             for lease in leases
         ]
-        why = f"no answer came in {params.timeout_s:g} s"
+        reason = f"no answer came in {params.timeout_s:g} s"
         for sequence, ordinals in self._give_back(leases):
             self._timeouts += len(ordinals)
             for ordinal in ordinals:
-                self._count_retry(sequence, ordinal, why)
+                self._count_retry(sequence, ordinal, reason)
         return expired
 
     def position(self, node: str = "", begun: ReleasedShard | None = None) -> DatasetPosition:
@@ -212,7 +212,7 @@ class ShardedDataset:
         )
 
     def rollback(self, position: DatasetPosition) -> None:
-        """Returns to an earlier position. All leases become void, and later answers to them are stale.
+        """Return to an earlier position. All leases become void, and later answers to them are stale.
 
         Raises:
             ValueError: the position belongs to another data set.
@@ -300,16 +300,16 @@ class ShardedDataset:
             indices = [sequence.order[place] for place in range(start, end)]
         return LeasedShard(sequence.epoch, ordinal, lease, sequence.partition, start, end, indices)
 
-    def _take(self, node: str, shard: ShardName, now: float) -> AckResult:
+    def _acknowledge_shard(self, node: str, shard: ShardName, now: float) -> AckResult:
         match shard:
             case FailedShard():
-                return self._take_failed(node, shard)
+                return self._acknowledge_failed(node, shard)
             case ReleasedShard():
-                return self._take_released(node, shard, now)
+                return self._acknowledge_released(node, shard, now)
             case _:
-                return self._take_done(shard, now)
+                return self._acknowledge_done(shard, now)
 
-    def _take_done(self, shard: ShardName, now: float) -> AckResult:
+    def _acknowledge_done(self, shard: ShardName, now: float) -> AckResult:
         ordinal = shard.ordinal
         if shard.lease < self._void_before:
             return AckResult.STALE
@@ -333,7 +333,7 @@ class ShardedDataset:
             self._source.close(sequence)
         return AckResult.ACCEPTED
 
-    def _take_failed(self, node: str, failed: FailedShard) -> AckResult:
+    def _acknowledge_failed(self, node: str, failed: FailedShard) -> AckResult:
         sequence = self._held(node, failed)
         if sequence is None:
             return AckResult.STALE
@@ -342,12 +342,12 @@ class ShardedDataset:
         self._count_retry(sequence, failed.ordinal, f"{node} says: {failed.message or 'no reason given'}")
         return AckResult.ACCEPTED
 
-    def _take_released(self, node: str, released: ReleasedShard, now: float) -> AckResult:
+    def _acknowledge_released(self, node: str, released: ReleasedShard, now: float) -> AckResult:
         sequence = self._held(node, released)
         if sequence is None:
             return AckResult.STALE
         if released.records_done >= self._records_left(sequence, released.ordinal):
-            return self._take_done(released, now)
+            return self._acknowledge_done(released, now)
         if released.records_done:
             done = sequence.partial.get(released.ordinal, 0) + released.records_done
             sequence.partial[released.ordinal] = done
@@ -370,7 +370,7 @@ class ShardedDataset:
             self._leases.end(lease)
 
     def _give_back(self, leases: Iterable[Lease]) -> list[tuple[ShardSequence, list[int]]]:
-        """Ends leases and re-queues their shards, in order. Returns the re-queued shards."""
+        """End leases and re-queue their shards, in order. Return the re-queued shards."""
         ended = set(leases)
         if not ended:
             return []
@@ -393,7 +393,7 @@ class ShardedDataset:
         if self._params.batch_size:
             self._completed_steps += -(-records // self._params.batch_size)
 
-    def _count_retry(self, sequence: ShardSequence, ordinal: int, why: str) -> None:
+    def _count_retry(self, sequence: ShardSequence, ordinal: int, reason: str) -> None:
         tries = sequence.retries.get(ordinal, 0) + 1
         sequence.retries[ordinal] = tries
         if tries > self._params.max_retries and not self._reason:
@@ -402,7 +402,7 @@ class ShardedDataset:
             self._reason = (
                 f"shard {ordinal} of {where} (records {start} to {end - 1}) of data set "
                 f"{self._params.name!r} came back {tries} times, more than "
-                f"max_retries={self._params.max_retries}; the last time, {why}"
+                f"max_retries={self._params.max_retries}; the last time, {reason}"
             )
 
 
@@ -412,9 +412,9 @@ def _digest(params: DatasetParams) -> str:
 
     The number of epochs is left out, because it does not change the records of an epoch.
     """
-    said = [params.splitter, params.size, params.records_per_shard, params.shuffle, params.seed]
+    parameters = [params.splitter, params.size, params.records_per_shard, params.shuffle, params.seed]
     starts = sorted((name, offsets.start) for name, offsets in params.partitions.items())
-    return hashlib.sha256(json.dumps([*said, starts]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([*parameters, starts]).encode()).hexdigest()[:16]
 
 
 def _fixed(params: DatasetParams) -> dict[str, object]:

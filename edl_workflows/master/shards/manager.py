@@ -53,15 +53,15 @@ class ShardManager:
     __hash__ = None  # type: ignore[assignment]
 
     def register(self, params: DatasetParams) -> DatasetProgress:
-        """Registers a data set. Repeatable.
+        """Register a data set. Repeatable.
 
         Raises:
             ConflictError: the name is registered with other parameters.
             InvalidError: there are too many data sets.
         """
-        known = self._datasets.get(params.name)
-        if known is not None:
-            known.register_again(params)
+        registered = self._datasets.get(params.name)
+        if registered is not None:
+            registered.register_again(params)
         elif len(self._datasets) >= MAX_DATASETS:
             raise InvalidError(
                 f"data set {params.name!r}: the job has {MAX_DATASETS} data sets, the most there can be"
@@ -73,7 +73,7 @@ class ShardManager:
         return self._datasets[params.name].progress()
 
     def update(self, name: str, update: StreamUpdate) -> DatasetProgress:
-        """Records new ends of a stream's partitions. Repeatable.
+        """Record new ends of a stream's partitions. Repeatable.
 
         Raises:
             NotFoundError: there is no such data set.
@@ -85,7 +85,7 @@ class ShardManager:
         return dataset.progress()
 
     def lease(self, name: str, request: LeaseRequest, now: float) -> LeaseReply:
-        """Grants shards.
+        """Grant shards.
 
         Raises:
             NotFoundError: there is no such data set.
@@ -99,7 +99,7 @@ class ShardManager:
         return LeaseReply.model_validate({"state": LeaseState.OK, "shards": shards})
 
     def acknowledge(self, name: str, request: AckRequest, now: float) -> AckReply:
-        """Takes answers for leased shards. Repeatable.
+        """Record answers for leased shards. Repeatable.
 
         Raises:
             NotFoundError: there is no such data set.
@@ -119,12 +119,12 @@ class ShardManager:
         )
 
     def release_node(self, node: NodeRef) -> int:
-        """Re-queues the shards that a dead, released or restarted node held. Returns their number."""
+        """Re-queue the shards that a dead, released or restarted node held. Return their number."""
         self._answered.pop(str(node), None)
         return sum(dataset.release_node(str(node)) for dataset in self._datasets.values())
 
     def expire(self, now: float, listening_since: float = 0.0) -> list[ExpiredLease]:
-        """Re-queues the shards of expired leases. Must be called every few seconds, since nothing else checks
+        """Re-queue the shards of expired leases. Must be called every few seconds, since nothing else checks
         deadlines.
 
         Args:
@@ -178,13 +178,13 @@ class ShardManager:
         """The position for a checkpoint that this node begins to save. Everything that the node reports as
         trained counts as done.
         """
-        for name, said in consumed.items():
+        for name, shards in consumed.items():
             if name in self._datasets:
-                self._datasets[name].acknowledge(str(node), said.done, now)
+                self._datasets[name].acknowledge(str(node), shards.done, now)
         return self._position(str(node), consumed)
 
     def rollback(self, position: JobPosition) -> None:
-        """Returns to the position of a restored model. All present leases become void, and answers to them
+        """Return to the position of a restored model. All present leases become void, and answers to them
         stale.
 
         Training data sets that were registered after the checkpoint start again from their beginning.
@@ -195,7 +195,7 @@ class ShardManager:
         self._resumed = self._resumed.model_copy(update={"later": _without(position.datasets, training)})
 
     def resume(self, uri: str, position: JobPosition | None) -> None:
-        """Moves to the position of a checkpoint that an earlier job, or an earlier version of this job,
+        """Move to the position of a checkpoint that an earlier job, or an earlier version of this job,
         saved.
 
         A data set that differs from the one in the checkpoint starts from its beginning, and `notes` says so.
@@ -221,9 +221,11 @@ class ShardManager:
         return ShardsSnapshot(datasets=stored, resumed=self._resumed)
 
     def _position(self, node: str, consumed: Mapping[str, ConsumedShards]) -> JobPosition:
-        begun = {name: said.begun for name, said in consumed.items()}
-        known = {name: dataset.position(node, begun.get(name)) for name, dataset in self._training().items()}
-        return JobPosition(datasets={**self._resumed.later, **known})
+        begun = {name: shards.begun for name, shards in consumed.items()}
+        positions = {
+            name: dataset.position(node, begun.get(name)) for name, dataset in self._training().items()
+        }
+        return JobPosition(datasets={**self._resumed.later, **positions})
 
     def _resume(self, name: str, position: DatasetPosition) -> None:
         dataset, resumed = self._datasets[name], self._resumed
@@ -257,8 +259,8 @@ class ShardManager:
 
 
 def _move_to(dataset: ShardedDataset, position: DatasetPosition) -> str:
-    """Moves a data set to a position. If the position belongs to another data set, moves to the beginning and
-    returns the reason; else returns "".
+    """Move a data set to a position. If the position belongs to another data set, move to the beginning and
+    return the reason; else return "".
     """
     try:
         dataset.rollback(position)
@@ -268,5 +270,5 @@ def _move_to(dataset: ShardedDataset, position: DatasetPosition) -> str:
     return ""
 
 
-def _without(known: Mapping[str, T], names: Collection[str]) -> dict[str, T]:
-    return {name: value for name, value in known.items() if name not in names}
+def _without(by_name: Mapping[str, T], names: Collection[str]) -> dict[str, T]:
+    return {name: value for name, value in by_name.items() if name not in names}

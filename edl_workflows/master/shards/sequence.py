@@ -60,20 +60,20 @@ class ShardSequence:
         return self.cursor == self.count and not self.leased and not self.returned
 
     def take(self, limit: int, lease: Lease) -> list[int]:
-        """Leases up to `limit` next shards."""
+        """Lease up to `limit` next shards."""
         if len(self.returned) >= MAX_RETURNED:
-            taken = self._take_returned(limit)
+            taken = self._pop_returned(limit)
         else:
-            taken = self._take_fresh(limit)
+            taken = self._pop_fresh(limit)
             if self.returned and len(taken) < limit:
-                taken += self._take_returned(limit - len(taken))
+                taken += self._pop_returned(limit - len(taken))
         for ordinal in taken:
             self.leased[ordinal] = lease
         lease.open += len(taken)
         return taken
 
     def settle(self, ordinal: int) -> bool:
-        """Marks a shard of 0..count-1 as done, whatever its state. Returns False if it was done before."""
+        """Mark a shard of 0..count-1 as done, whatever its state. Return False if it was done before."""
         if ordinal >= self.cursor:
             if ordinal in self.ahead:
                 return False
@@ -91,13 +91,13 @@ class ShardSequence:
         return True
 
     def give_back(self, ordinals: Iterable[int]) -> None:
-        """Moves leased shards to the end of the queue."""
+        """Move leased shards to the end of the queue."""
         for ordinal in ordinals:
             self.leased.pop(ordinal).open -= 1
             self.returned[ordinal] = None
 
     def lease_returned(self, ordinals: Iterable[int], lease: Lease) -> None:
-        """Leases certain returned shards again: a snapshot shows that they were leased."""
+        """Lease certain returned shards again: a snapshot shows that they were leased."""
         for ordinal in ordinals:
             del self.returned[ordinal]
             self.leased[ordinal] = lease
@@ -121,7 +121,7 @@ class ShardSequence:
             retries=dict(sorted(self.retries.items())),
         )
 
-    def _take_fresh(self, limit: int) -> list[int]:
+    def _pop_fresh(self, limit: int) -> list[int]:
         if not self.ahead:
             first = self.cursor
             self.cursor = min(first + limit, self.count)
@@ -133,7 +133,7 @@ class ShardSequence:
             self._skip_ahead()
         return taken
 
-    def _take_returned(self, limit: int) -> list[int]:
+    def _pop_returned(self, limit: int) -> list[int]:
         taken = list(islice(self.returned, limit))
         for ordinal in taken:
             del self.returned[ordinal]

@@ -24,7 +24,7 @@ Interval = Annotated[tuple[int, int], AfterValidator(_ordered)]
 
 
 def to_intervals(numbers: Iterable[int]) -> list[Interval]:
-    """Packs distinct numbers, in any order, into the fewest intervals, in order."""
+    """Pack distinct numbers, in any order, into the fewest intervals, in order."""
     intervals: list[Interval] = []
     start = end = -1
     for number in sorted(numbers):
@@ -114,7 +114,7 @@ class JobPosition(_Stored):
     datasets: dict[str, DatasetPosition] = Field(default_factory=dict)
 
     def forgiven(self) -> "JobPosition":
-        return JobPosition(datasets={name: one.forgiven() for name, one in self.datasets.items()})
+        return JobPosition(datasets={name: position.forgiven() for name, position in self.datasets.items()})
 
 
 class LeaseSnapshot(_Stored):

@@ -36,7 +36,7 @@ class ShardSource(Protocol):
         """The open sequences, in order."""
 
     def take(self, limit: int, lease: Lease) -> list[tuple[ShardSequence, list[int]]]:
-        """Leases up to `limit` next shards."""
+        """Lease up to `limit` next shards."""
 
     def find(self, epoch: int, partition: str) -> ShardSequence | None:
         """The open sequence of an epoch or partition, or None. Opens the next epoch if that is asked for and
@@ -193,7 +193,7 @@ class StreamSource:
         return self._sequences.get(partition) if epoch == 1 else None
 
     def close(self, sequence: ShardSequence) -> None:
-        """Does nothing: the partition may still grow."""
+        """Do nothing: the partition may still grow."""
 
     def bounds(self, sequence: ShardSequence, ordinal: int) -> tuple[int, int]:
         offsets = self._params.partitions[sequence.partition]
@@ -201,7 +201,7 @@ class StreamSource:
         return start, min(start + self._shard_size, offsets.end)
 
     def grow(self, params: DatasetParams) -> None:
-        """Takes new parameters, with greater ends or with the stream closed."""
+        """Adopt new parameters, with greater ends or with the stream closed."""
         self._params = params
         for name, sequence in self._sequences.items():
             sequence.count = self._count(name)

@@ -122,21 +122,21 @@ class Checkpoints:
 
 
 def request_save(checkpoints: Checkpoints, request: str) -> Checkpoints:
-    """Requests a checkpoint from the chief. Repeatable: an answered request is not made again."""
+    """Request a checkpoint from the chief. Repeatable: an answered request is not made again."""
     if checkpoints.request == request or checkpoints.result(request) is not None:
         return checkpoints
     return replace(checkpoints, request=request, failed={})
 
 
 def withdraw_request(checkpoints: Checkpoints) -> Checkpoints:
-    """Withdraws the request; if the save completes nevertheless, it counts as periodic."""
+    """Withdraw the request; if the save completes nevertheless, it counts as periodic."""
     return replace(checkpoints, request="")
 
 
 def begin_save(
     checkpoints: Checkpoints, message: CheckpointBegin, position: JobPosition
 ) -> tuple[Checkpoints, SaveTicket]:
-    """Issues a ticket for a save that begins now. A repeated message gets another ticket; the first stays
+    """Issue a ticket for a save that begins now. A repeated message gets another ticket; the first stays
     unused.
     """
     fresh = checkpoints.last_number + 1
@@ -148,16 +148,16 @@ def begin_save(
 
 
 def end_save(checkpoints: Checkpoints, ticket_id: str, message: CheckpointEnd, now: float) -> Checkpoints:
-    """Records that a save completed or failed. Repeatable; a checkpoint that is already known is not changed.
+    """Record that a save completed or failed. Repeatable; a checkpoint that is already known is not changed.
 
     Raises:
         NotFoundError: the ticket is unknown or too old.
         ConflictError: the message has neither a URI nor an error.
     """
-    known = any(
+    recorded = any(
         saved.id == ticket_id or (message.uri and saved.uri == message.uri) for saved in checkpoints.saved
     )
-    if ticket_id in checkpoints.failed_tickets or (known and not _under_way(checkpoints, ticket_id)):
+    if ticket_id in checkpoints.failed_tickets or (recorded and not _under_way(checkpoints, ticket_id)):
         return checkpoints
     ticket = next((ticket for ticket in checkpoints.pending if ticket.id == ticket_id), None)
     if ticket is None:
@@ -197,14 +197,14 @@ def end_save(checkpoints: Checkpoints, ticket_id: str, message: CheckpointEnd, n
 def adopt_checkpoint(
     checkpoints: Checkpoints, ref: CheckpointRef, position: JobPosition, now: float
 ) -> Checkpoints:
-    """Adds a checkpoint that the chief found and starts from, but that was never reported to this master."""
+    """Add a checkpoint that the chief found and starts from, but that was never reported to this master."""
     fresh = checkpoints.last_number + 1
     saved = SavedCheckpoint(f"checkpoint-{fresh}", "", ref.uri, ref.step, now, position)
     return replace(checkpoints, last_number=fresh, saved=(*checkpoints.saved, saved)[-KEPT:])
 
 
 def mark_damaged(checkpoints: Checkpoints, message: CheckpointDamage, *, blocks: bool) -> Checkpoints:
-    """Records that a checkpoint can't be restored, so that it is not used again. Repeatable.
+    """Record that a checkpoint can't be restored, so that it is not used again. Repeatable.
 
     Args:
         checkpoints: the checkpoints so far.
@@ -216,18 +216,19 @@ def mark_damaged(checkpoints: Checkpoints, message: CheckpointDamage, *, blocks:
     before = saved[-1].ref if saved else None
     instead = message.instead or before
     damaged = DamagedCheckpoint(message.uri, message.error, instead.uri if instead else "")
-    found = (*_without(checkpoints, message.uri), damaged)[-KEPT:]
+    newest_damaged = (*_without(checkpoints, message.uri), damaged)[-KEPT:]
     lost = checkpoints.lost
     if blocks and not saved:
+        errors = "; ".join(checkpoint.error for checkpoint in newest_damaged)
         lost = (
-            f"no checkpoint is left to start from: {'; '.join(one.error for one in found)}: "
+            f"no checkpoint is left to start from: {errors}: "
             f"bring the files back, or remove {message.uri} to begin anew, and submit the job again"
         )
-    return replace(checkpoints, saved=saved, damaged=found, lost=lost)
+    return replace(checkpoints, saved=saved, damaged=newest_damaged, lost=lost)
 
 
 def abandon_saves(checkpoints: Checkpoints) -> Checkpoints:
-    """Drops pending saves. Called when another version becomes active, which continues from another model."""
+    """Drop pending saves. Called when another version becomes active, which continues from another model."""
     return replace(checkpoints, pending=(), request="")
 
 

@@ -93,7 +93,7 @@ class Goodput:
         return {cause: parts[cause] for cause in TimeCause if parts.get(cause, 0.0) > 0}
 
     def shift_times(self, seconds: float) -> "Goodput":
-        """Excludes a jump of the clock, or a pause of the master, from the job's time."""
+        """Exclude a jump of the clock, or a pause of the master, from the job's time."""
         times = ("began", "suspended", "at", "since")
         return replace(self, **{name: at + seconds for name in times if (at := getattr(self, name))})
 
@@ -157,12 +157,12 @@ class GoodputMeter:
         self._fresh = True
 
     def count(self, g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
-        """Counts the time up to this moment. `now` must not decrease: if the clock was set, call
+        """Count the time up to this moment. `now` must not decrease: if the clock was set, call
         `Goodput.shift_times` first.
         """
         if g.ended:
             return g
-        g = _take_over(g, seen, now) if self._fresh else g
+        g = _resume_account(g, seen, now) if self._fresh else g
         self._fresh = False
         g = self._keep(replace(g, worked=g.worked or seen.worked), seen.saved)
         if seen.version != g.version:
@@ -177,16 +177,16 @@ class GoodputMeter:
         return g if g.worked or not (connects or seen.over) else _recount_as_start(g)
 
     def _keep(self, g: Goodput, saved: tuple[int, ...]) -> Goodput:
-        known = dict(g.kept)
-        if set(saved) == set(known):
+        useful_by_step = dict(g.kept)
+        if set(saved) == set(useful_by_step):
             return g
-        kept = ((step, known.get(step, self._useful_at(g, step))) for step in sorted(set(saved)))
+        kept = ((step, useful_by_step.get(step, self._useful_at(g, step))) for step in sorted(set(saved)))
         return replace(g, kept=tuple(kept))
 
     def _useful_at(self, g: Goodput, step: int) -> float:
         """Useful time when this step was made. Once its checkpoint is complete, `g.useful` may include later
         steps."""
-        return next((useful for known, useful in self._points if known >= step), g.useful)
+        return next((useful for point_step, useful in self._points if point_step >= step), g.useful)
 
     def _switch(self, g: Goodput, seen: TrainingMoment) -> Goodput:
         lasting = max((useful for step, useful in g.kept if step <= seen.step), default=0.0)
@@ -217,7 +217,7 @@ class GoodputMeter:
 
 
 def cut_save(g: Goodput, seconds: float, now: float) -> Goodput:
-    """Counts the seconds for which training has just been stopped by a save.
+    """Count the seconds for which training has just been stopped by a save.
 
     The part of the save before `since` has been counted as useful time; it is moved from there.
     """
@@ -229,8 +229,8 @@ def cut_save(g: Goodput, seconds: float, now: float) -> Goodput:
     return g.add(TimeCause.SAVE, still_open + counted)
 
 
-def _take_over(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
-    """Begins the account of a new job, or continues the account that a previous master wrote."""
+def _resume_account(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
+    """Begin the account of a new job, or continue the account that a previous master wrote."""
     if not g.began:
         began = min(seen.created or now, now)
         return replace(g, began=began, since=began)
@@ -246,16 +246,16 @@ def _take_over(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
 
 
 def _credit_down_time(g: Goodput, step: int, span: float) -> Goodput:
-    """Moves time without a master to the useful time, as far as steps were made in it."""
+    """Move time without a master to the useful time, as far as steps were made in it."""
     if not g.down:
         return g
     trained = (step - g.step) * g.mean_step - span
-    found = min(g.down, max(0.0, trained))
-    return replace(g.add(TimeCause.MASTER_DOWN, -found), useful=g.useful + found, down=0.0)
+    useful = min(g.down, max(0.0, trained))
+    return replace(g.add(TimeCause.MASTER_DOWN, -useful), useful=g.useful + useful, down=0.0)
 
 
 def _open(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
-    """Starts to count time for the present cause, if it has changed."""
+    """Start to count time for the present cause, if it has changed."""
     cause = seen.cause
     if cause is TimeCause.TRAINING and g.cause is not cause and seen.stepped:
         # The time until the next step is not training yet.
@@ -270,7 +270,7 @@ def _open(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
 
 
 def _close(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
-    """Gives the time since `since` its cause."""
+    """Give the time since `since` its cause."""
     span = max(0.0, now - g.since)
     closed = replace(g, since=now)
     if g.cause is TimeCause.SUSPENDED:
@@ -286,5 +286,5 @@ def _close(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
 
 
 def _recount_as_start(g: Goodput) -> Goodput:
-    """Moves the useful time to the start of the program, which has not trained yet."""
+    """Move the useful time to the start of the program, which has not trained yet."""
     return replace(g, useful=0.0, before=0.0, kept=()).add(TimeCause.IMPORT, g.useful)

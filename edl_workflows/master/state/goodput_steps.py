@@ -25,7 +25,7 @@ def note_end_of_suspension(state: JobState) -> None:
 
 
 def count_time(state: JobState, now: float) -> None:
-    """Counts the job's time. Must be called before the reaction to a loss, which hides the lost steps, and
+    """Count the job's time. Must be called before the reaction to a loss, which hides the lost steps, and
     again after it, to see what comes next.
     """
     active = state.versions.active
@@ -44,13 +44,13 @@ def count_time(state: JobState, now: float) -> None:
 
 
 def note_prepared(state: JobState, node: JobNode, version: int) -> None:
-    """Records that the chief's process is prepared: the time after that no longer counts as import."""
+    """Record that the chief's process is prepared: the time after that no longer counts as import."""
     if node == state.chief and version > state.goodput.ready:
         state.goodput = replace(state.goodput, ready=version)
 
 
 def count_save(state: JobState, message: ProcessReport, now: float) -> None:
-    """Counts the time for which a training process of the active version has just stopped to save a
+    """Count the time for which a training process of the active version has just stopped to save a
     checkpoint, unless others trained meanwhile.
     """
     active, trainers = state.versions.active, state.trainers

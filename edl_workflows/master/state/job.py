@@ -119,8 +119,8 @@ class JobState(StoredState):
     def __init__(
         self, settings: JobSettings, stored: StoredState | None = None, *, watches_pods: bool = False
     ) -> None:
-        known = stored or StoredState({role: spec.replicas for role, spec in settings.roles.items()})
-        super().__init__(**{field.name: getattr(known, field.name) for field in fields(StoredState)})
+        initial = stored or StoredState({role: spec.replicas for role, spec in settings.roles.items()})
+        super().__init__(**{field.name: getattr(initial, field.name) for field in fields(StoredState)})
         self.max_workers = self.max_workers or (settings.rendezvous.max_nodes if settings.collective else 0)
         self.volatile = VolatileState()
         self.settings = settings
@@ -134,7 +134,7 @@ class JobState(StoredState):
         return max(*nodes, self.goodput.at, self.goodput.since, phase, 0.0)
 
     def shift_times(self, seconds: float) -> None:
-        """Moves all times after the clock jumped or the master was paused, so that nodes don't seem to have
+        """Move all times after the clock jumped or the master was paused, so that nodes don't seem to have
         been silent.
         """
         self.volatile.shift_times(seconds)
@@ -150,24 +150,24 @@ class JobState(StoredState):
             self.nodes.change(node, **moved)
 
     def restarted(self, subject: str, cause: str, message: str, now: float, *, replaced: bool = True) -> None:
-        """Records that a node ended without success, whether it is replaced or not, or that all training
+        """Record that a node ended without success, whether it is replaced or not, or that all training
         processes restart.
         """
         restart = JobRestart(now, subject, cause, message, replaced)
         self.restarts = record_restart(self.restarts, restart)
 
     def measure_records(self, now: float) -> None:
-        """Takes a sample of the records that were trained here: not of the data position, which a restored
+        """Take a sample of the records that were trained here: not of the data position, which a restored
         model moves."""
         trained = self.steps.records + self.shards.records_answered
         over = self.shards.finished or self.outcome is not None
-        self.volatile.statistics.take_records(trained, now, over=over)
+        self.volatile.statistics.sample_records(trained, now, over=over)
 
     @property
     def checked(self) -> bool:
         """Whether the first version may be formed: the nodes passed their check, or the job wants none."""
-        wanted = self.settings.fault_tolerance.node_check and self.versions.active is None
-        return not wanted or self.node_check.done
+        check_requested = self.settings.fault_tolerance.node_check and self.versions.active is None
+        return not check_requested or self.node_check.done
 
     @property
     def self_formed(self) -> ClusterVersion | None:

@@ -139,8 +139,12 @@ def _pending_too_long(
             waited = min(waited, world.missing)  # workers beyond the minimum are not waited for
         if (critical or strategy is PendingFailStrategy.ALL) and not node.released and waited > limit:
             else_ = "and the job can't go on without it"
-            why = else_ if strategy is PendingFailStrategy.NECESSARY else "and pendingFailStrategy is all"
-            return TrainingResult(False, "PendingTimeout", f"{node} was pending for {limit:g} s, {why}")
+            consequence = (
+                else_ if strategy is PendingFailStrategy.NECESSARY else "and pendingFailStrategy is all"
+            )
+            return TrainingResult(
+                False, "PendingTimeout", f"{node} was pending for {limit:g} s, {consequence}"
+            )
     return None
 
 
@@ -162,8 +166,8 @@ def _group_result(
     left = [node for node in workers if node.completed or not (node.lost and node.given_up)]
     if len(left) < least:
         given_up = [node for node in workers if node.given_up]
-        why = "; ".join(node.given_up for node in given_up) or "no more are wanted"
-        message = f"{len(left)} workers are left, and {least} are needed (spec.rendezvous.minNodes): {why}"
+        reason = "; ".join(node.given_up for node in given_up) or "no more are wanted"
+        message = f"{len(left)} workers are left, and {least} are needed (spec.rendezvous.minNodes): {reason}"
         if not given_up:
             return TrainingResult(False, "TooFewWorkers", message)
         return _failed_node_result("TooFewWorkers", message[:2048], given_up[0], settings)

@@ -52,7 +52,7 @@ def find_node(state: JobState, ref: NodeRef) -> JobNode | None:
 
 
 def register_node(state: JobState, message: Registration, now: float) -> None:
-    """Records that an agent has started.
+    """Record that an agent has started.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -79,8 +79,8 @@ def register_node(state: JobState, message: Registration, now: float) -> None:
     state.volatile.taken_by_suspension.discard(str(node))
 
 
-def take_heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
-    """Records that a node lives.
+def record_heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
+    """Record that a node lives.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -99,8 +99,8 @@ def take_heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
             state.volatile.statistics.usage[str(node)] = message.usage
 
 
-def take_check_report(state: JobState, message: CheckReport) -> None:
-    """Records what a node measured with its partners in the node check.
+def record_check_report(state: JobState, message: CheckReport) -> None:
+    """Record what a node measured with its partners in the node check.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -112,8 +112,8 @@ def take_check_report(state: JobState, message: CheckReport) -> None:
         )
 
 
-def take_process_report(state: JobState, message: ProcessReport) -> None:
-    """Records that a training process reached a state.
+def record_process_report(state: JobState, message: ProcessReport) -> None:
+    """Record that a training process reached a state.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -140,20 +140,22 @@ def take_process_report(state: JobState, message: ProcessReport) -> None:
 
 
 def _note_copy(state: JobState, node: JobNode, *, own_copy: bool) -> None:
-    """Keeps it by rank: while a lost node is replaced, nothing changes."""
+    """Keep it by rank: while a lost node is replaced, nothing changes."""
     place = f"{node.type}-{node.rank}"
     if own_copy != (place in state.own_copies):
-        others = set(state.own_copies) - {place}
-        state.own_copies = tuple(sorted(others | {place} if own_copy else others))
+        other_places = set(state.own_copies) - {place}
+        state.own_copies = tuple(sorted(other_places | {place} if own_copy else other_places))
 
 
 def _note_servers(state: JobState, message: ProcessReport) -> None:
-    """Keeps the strictest report: a process that prepares another version can detect more obstacles to a
+    """Keep the strictest report: a process that prepares another version can detect more obstacles to a
     change of the servers than a process that trains.
     """
-    known, said = state.servers, message.servers
-    if said is not None and (known is None or STRICTNESS[said.changes] > STRICTNESS[known.changes]):
-        state.servers = said
+    recorded, reported = state.servers, message.servers
+    if reported is not None and (
+        recorded is None or STRICTNESS[reported.changes] > STRICTNESS[recorded.changes]
+    ):
+        state.servers = reported
 
 
 def _refuse_change(state: JobState, message: ProcessReport) -> None:
@@ -166,8 +168,8 @@ def _refuse_change(state: JobState, message: ProcessReport) -> None:
         )
 
 
-def take_step_report(state: JobState, message: StepReport) -> None:
-    """Records the global step of a process. Reports of versions other than the active one don't count.
+def record_step_report(state: JobState, message: StepReport) -> None:
+    """Record the global step of a process. Reports of versions other than the active one don't count.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -179,7 +181,7 @@ def take_step_report(state: JobState, message: StepReport) -> None:
         _require_member(state, node, message.version)
     if node is None or not _trains(node) or active is None or message.version != active.number:
         return
-    state.volatile.statistics.take_step(message)
+    state.volatile.statistics.record_step(message)
     steps = state.steps
     if not steps.first_time:
         first = (message.step, message.first_step_time)
@@ -193,9 +195,9 @@ def take_step_report(state: JobState, message: StepReport) -> None:
     state.versions = cluster_versions.report_trained(state.versions, message.version)
 
 
-def take_death_report(state: JobState, message: ExitReport) -> None:
-    """Records early that a process has ended, if the other members can continue in place. The agent asks what
-    to do about the exit later (`take_exit_report`).
+def record_death_report(state: JobState, message: ExitReport) -> None:
+    """Record early that a process has ended, if the other members can continue in place. The agent asks what
+    to do about the exit later (`decide_exit`).
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -223,8 +225,8 @@ def _ends_in_place(state: JobState, node: JobNode, message: ExitReport) -> bool:
     return serves and state.settings.collective and bool(message.code) and bool(state.holders)
 
 
-def take_exit_report(state: JobState, message: ExitReport, now: float) -> ExitVerdict | None:
-    """Decides whether the exit of a training process ends its node. Returns None while this is undecided;
+def decide_exit(state: JobState, message: ExitReport, now: float) -> ExitVerdict | None:
+    """Decide whether the exit of a training process ends its node. Return None while this is undecided;
     call again after a change, or a little later.
 
     A worker often fails because its version lost another member, and the master may learn of that loss only a
@@ -263,8 +265,8 @@ def take_exit_report(state: JobState, message: ExitReport, now: float) -> ExitVe
     return ExitVerdict(wait=False)
 
 
-def take_crash_report(state: JobState, message: CrashReport) -> None:
-    """Records that a process ended while it prepared the next version.
+def record_crash_report(state: JobState, message: CrashReport) -> None:
+    """Record that a process ended while it prepared the next version.
 
     This may happen as often as the node may be replaced. After that, the plan that wants the version fails;
     without a plan the node has failed, unless it trains in the active version. A process that ended because
@@ -300,8 +302,8 @@ def take_crash_report(state: JobState, message: CrashReport) -> None:
         )
 
 
-def take_result(state: JobState, message: ResultReport) -> bool:
-    """Records what a worker's training function returned, if it is the job's result. The job's result comes
+def record_function_result(state: JobState, message: ResultReport) -> bool:
+    """Record what a worker's training function returned, if it is the job's result. The job's result comes
     from the lowest rank; if that rank reports again, as after a restart, its last report counts.
 
     Returns:
@@ -338,16 +340,17 @@ def _trains(node: JobNode) -> bool:
 
 
 def _require_member(state: JobState, node: JobNode, version: int) -> None:
-    """In a collective job, rejects reports about a version from nodes that are not its members."""
+    """In a collective job, reject reports about a version from nodes that are not its members."""
     if not state.settings.collective or node.type != names.WORKER_TYPE:
         return
     active, change = state.versions.active, state.versions.change
-    known = {active.number: active.members} if active else {}
+    members_by_version = {active.number: active.members} if active else {}
     if change is not None and change.number:
-        known[change.number] = change.target
-    if node.id not in known.get(version, ()):
+        members_by_version[change.number] = change.target
+    if node.id not in members_by_version.get(version, ()):
         text = (
-            "; ".join(f"version {number}: workers {list(ids)}" for number, ids in known.items()) or "none yet"
+            "; ".join(f"version {number}: workers {list(ids)}" for number, ids in members_by_version.items())
+            or "none yet"
         )
         raise ConflictError(f"{node} is not a member of version {version} ({text}): its process has to end")
 
@@ -370,9 +373,9 @@ def _may_follow_from_loss(state: JobState, node: JobNode, message: ExitReport) -
         return False
     if message.code == CLUSTER_LOST_EXIT_CODE:
         return bool(trains.members)
-    found = [state.nodes.find(state.settings.member_type, node_id) for node_id in trains.members]
-    others = [member for member in found if member is not None and str(member) != str(node)]
-    return any(not member.status.final for member in others)
+    members = [state.nodes.find(state.settings.member_type, node_id) for node_id in trains.members]
+    peers = [member for member in members if member is not None and str(member) != str(node)]
+    return any(not member.status.final for member in peers)
 
 
 def _is_of_former_group(state: JobState, version: int) -> bool:

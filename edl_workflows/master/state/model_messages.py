@@ -28,7 +28,7 @@ from edl_workflows.protocol.training import (
 
 
 def begin_checkpoint(state: JobState, message: CheckpointBegin, now: float) -> checkpoints.SaveTicket:
-    """Issues a ticket for the chief's save. It holds the present data position, in which everything that the
+    """Issue a ticket for the chief's save. It holds the present data position, in which everything that the
     chief reports as trained counts as done.
 
     Raises:
@@ -45,7 +45,7 @@ def begin_checkpoint(state: JobState, message: CheckpointBegin, now: float) -> c
 
 
 def end_checkpoint(state: JobState, ticket: str, message: CheckpointEnd, now: float) -> None:
-    """Records that the save completed or failed.
+    """Record that the save completed or failed.
 
     Raises:
         NotFoundError: there is no such ticket.
@@ -55,8 +55,8 @@ def end_checkpoint(state: JobState, ticket: str, message: CheckpointEnd, now: fl
     state.checkpoints = checkpoints.end_save(state.checkpoints, ticket, message, now)
 
 
-def take_restored_checkpoint(state: JobState, message: CheckpointRestore, now: float) -> None:
-    """Records the checkpoint that the chief found when the master named none: model and data continue from
+def record_restored_checkpoint(state: JobState, message: CheckpointRestore, now: float) -> None:
+    """Record the checkpoint that the chief found when the master named none: model and data continue from
     it.
 
     It has an effect only before the version trains. Repeatable.
@@ -74,15 +74,15 @@ def take_restored_checkpoint(state: JobState, message: CheckpointRestore, now: f
     version_steps.start_from(state, ref, _parse_position(message.position), now)
 
 
-def _parse_position(said: dict[str, Any] | None) -> JobPosition | None:
+def _parse_position(position: dict[str, Any] | None) -> JobPosition | None:
     try:
-        return None if said is None else JobPosition.model_validate(said).forgiven()
+        return None if position is None else JobPosition.model_validate(position).forgiven()
     except ValidationError as error:
         raise InvalidError(f"the data position is damaged: {describe_problems(error)[0]}") from error
 
 
-def take_damaged_checkpoint(state: JobState, message: CheckpointDamage) -> None:
-    """Records that a process could not start from a checkpoint.
+def record_damaged_checkpoint(state: JobState, message: CheckpointDamage) -> None:
+    """Record that a process could not start from a checkpoint.
 
     If the process found another checkpoint, the damage only causes a warning. Otherwise the process waits for
     a version that starts from an older checkpoint with its data position.
@@ -97,8 +97,8 @@ def take_damaged_checkpoint(state: JobState, message: CheckpointDamage) -> None:
     state.checkpoints = checkpoints.mark_damaged(state.checkpoints, message, blocks=blocks)
 
 
-def take_model_report(state: JobState, message: ModelReport) -> ModelVerdict:
-    """Records the chief's evaluation of the restored model; for a plan's version it decides whether the plan
+def record_model_report(state: JobState, message: ModelReport) -> ModelVerdict:
+    """Record the chief's evaluation of the restored model; for a plan's version it decides whether the plan
     continues.
 
     Raises:
@@ -122,8 +122,10 @@ def _require_active(state: JobState, version: int, else_: str) -> None:
         raise ConflictError(f"version {version} is not the active one ({number}): {else_}")
 
 
-def _require_chief(state: JobState, message: CheckpointRestore | ModelReport, else_: str, what: str) -> None:
+def _require_chief(
+    state: JobState, message: CheckpointRestore | ModelReport, else_: str, action: str
+) -> None:
     node = find_node(state, message.node)
     _require_active(state, message.version, else_)
     if node is None or node != state.chief:
-        raise ConflictError(f"{message.node} is not the chief ({state.chief}): only the chief {what}")
+        raise ConflictError(f"{message.node} is not the chief ({state.chief}): only the chief {action}")

@@ -42,7 +42,7 @@ class ObservedPod:
 
 
 def observe_pods(state: JobState, seen: Iterable[ObservedPod], now: float) -> None:
-    """Enters all pods of the job."""
+    """Enter all pods of the job."""
     by_ref = {(pod.type, pod.id): pod for pod in seen}
     for node in state.nodes:
         pod = by_ref.get((node.type, node.id))
@@ -53,7 +53,7 @@ def observe_pods(state: JobState, seen: Iterable[ObservedPod], now: float) -> No
 
 
 def observe_pod_plans(state: JobState, phases: dict[str, ScalePlanPhase | None], now: float) -> None:
-    """Enters the phases of the job's auto ScalePlans, by name."""
+    """Enter the phases of the job's auto ScalePlans, by name."""
     for plan in state.pod_plans.open:
         name = plan.name(state.settings.name)
         phase = phases.get(name)
@@ -66,12 +66,12 @@ def observe_pod_plans(state: JobState, phases: dict[str, ScalePlanPhase | None],
 
 
 def observe_plans(state: JobState, seen: Iterable[ObservedPlan]) -> None:
-    """Enters the job's manual ScalePlans, in the order in which they are to be carried out."""
+    """Enter the job's manual ScalePlans, in the order in which they are to be carried out."""
     state.volatile.plans_seen = tuple(seen)
 
 
 def note_recorded_plan(state: JobState, uid: str, serial: int) -> None:
-    """Records that the status of a plan has been written up to `serial`."""
+    """Record that the status of a plan has been written up to `serial`."""
     if state.plan is not None and state.plan.uid == uid:
         state.volatile.recorded_serial = max(state.volatile.recorded_serial, serial)
 

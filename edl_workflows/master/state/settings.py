@@ -220,19 +220,19 @@ def settings_of(job: ElasticJob, namespace: str, timeouts: Timeouts) -> JobSetti
 
 def merge_resources(resource: NodeResource, default: NodeResource) -> NodeResource:
     """`resource`, with missing values taken from `default`."""
-    said = {name: value for name, value in resource if value is not None}
-    return default.model_copy(update=said)
+    given = {name: value for name, value in resource if value is not None}
+    return default.model_copy(update=given)
 
 
 def _rendezvous(spec: ElasticJobSpec) -> RendezvousLimits:
-    said = spec.rendezvous
+    rendezvous = spec.rendezvous
     worker = spec.replica_specs.get("worker")
     return RendezvousLimits(
-        min_nodes=said.min_nodes,
-        max_nodes=said.max_nodes or (worker.replicas if worker else 0),
-        node_unit=said.node_unit,
-        waiting_timeout=said.waiting_timeout_seconds,
-        join_timeout=said.join_timeout_seconds,
+        min_nodes=rendezvous.min_nodes,
+        max_nodes=rendezvous.max_nodes or (worker.replicas if worker else 0),
+        node_unit=rendezvous.node_unit,
+        waiting_timeout=rendezvous.waiting_timeout_seconds,
+        join_timeout=rendezvous.join_timeout_seconds,
     )
 
 
@@ -253,11 +253,13 @@ def _template_resource(template: Mapping[str, Any]) -> NodeResource:
     spec = template.get("spec") or {}
     container: Mapping[str, Any] = (spec.get("containers") or [{}])[0]
     resources = container.get("resources") or {}
-    said = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-    gpus = next((value for name, value in sorted(said.items()) if name.endswith("/gpu")), None)
+    quantities = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    gpus = next((value for name, value in sorted(quantities.items()) if name.endswith("/gpu")), None)
     selected = str((spec.get("nodeSelector") or {}).get(names.GPU_TYPE_LABEL, ""))
     gpu_type = selected if re.match(LABEL_VALUE, selected) else None  # the API server rejects others
-    return NodeResource(cpu=said.get("cpu"), memory=said.get("memory"), gpu=gpus, gpu_type=gpu_type)
+    return NodeResource(
+        cpu=quantities.get("cpu"), memory=quantities.get("memory"), gpu=gpus, gpu_type=gpu_type
+    )
 
 
 def _critical_budgets(text: str) -> dict[str, int]:

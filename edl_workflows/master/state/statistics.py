@@ -51,7 +51,7 @@ class RecordMeter:
     now: float = 0.0
 
     def take(self, records: int, now: float, *, over: bool = False) -> None:
-        """Takes a sample. A number or a clock that went back begins the measurement anew.
+        """Take a sample. A number or a clock that went back begins the measurement anew.
 
         Args:
             records: acknowledged records.
@@ -61,13 +61,13 @@ class RecordMeter:
         if self.records is None or records < self.records or now < self.now:
             self.rises.clear()
         elif records > self.records and now > self.now:
-            self._take_rise(records, now)
+            self._add_rise(records, now)
         elif records > self.records or over:
             return  # in the former case, two samples of one moment: the next one has the difference
         self.records, self.now = records, now
 
-    def _take_rise(self, records: int, now: float) -> None:
-        """Adds a jump. A pause longer than the window counts for the jump that ends it alone. Jumps that
+    def _add_rise(self, records: int, now: float) -> None:
+        """Add a jump. A pause longer than the window counts for the jump that ends it alone. Jumps that
         follow each other at once are one, so that those of the window have room."""
         if len(self.rises) > 1 and self.rises[-1][0] - self.rises[-2][0] > WINDOW:
             newest = self.rises[-1]
@@ -80,7 +80,7 @@ class RecordMeter:
             self.rises.popleft()
 
     def restart(self) -> None:
-        """Begins anew with the next jump."""
+        """Begin anew with the next jump."""
         self.rises.clear()
 
     @property
@@ -132,15 +132,15 @@ class Statistics:
     _sampled_step: tuple[float, int] | None = None
     _stepper: str = ""
 
-    def take_step(self, report: StepReport) -> None:
-        """Takes a worker's report of the global step.
+    def record_step(self, report: StepReport) -> None:
+        """Record a worker's report of the global step.
 
         If the worker's clock was set back, the measurement restarts; otherwise no step would count until its
         clock has caught up.
         """
         if report.loss is not None:
             self.losses[str(report.node)] = report.loss
-        self._take_metrics(report)
+        self._record_metrics(report)
         worker = str(report.node)
         if self.steps and worker == self._stepper and report.time < self.steps[-1][0]:
             self.restart()
@@ -148,33 +148,33 @@ class Statistics:
             _append(self.steps, (report.time, report.step))
             self._stepper = worker
 
-    def _take_metrics(self, report: StepReport) -> None:
+    def _record_metrics(self, report: StepReport) -> None:
         """Their number is bounded for all workers together: they run one program, with the same names."""
         loss = {} if report.loss is None else {LOSS: report.loss}
         for name, value in (loss | report.metrics).items():
             step, _ = self.metric_steps.get(name, (-1, 0.0))
-            others = len(self.metric_steps) - (LOSS in self.metric_steps)
-            if report.step >= step and (step >= 0 or name == LOSS or others < MAX_METRICS):
+            other_metrics = len(self.metric_steps) - (LOSS in self.metric_steps)
+            if report.step >= step and (step >= 0 or name == LOSS or other_metrics < MAX_METRICS):
                 self.metric_steps[name] = (report.step, value)
 
-    def take_records(self, records: int, now: float, *, over: bool = False) -> None:
+    def sample_records(self, records: int, now: float, *, over: bool = False) -> None:
         self.records.take(records, now, over=over)
 
-    def take_shards(self, node: str, count: int, now: float) -> None:
+    def record_shards(self, node: str, count: int, now: float) -> None:
         if not count:  # repeated, or from a node that held nothing; it is not remembered
             return
-        known = self.shards.setdefault(node, deque(maxlen=MAX_SHARD_POINTS))
-        _append(known, (now, (known[-1][1] if known else 0) + count))
+        points = self.shards.setdefault(node, deque(maxlen=MAX_SHARD_POINTS))
+        _append(points, (now, (points[-1][1] if points else 0) + count))
 
     def seconds_per_shard(self) -> dict[str, float]:
         """Seconds per shard of each node with enough acknowledgements."""
-        enough = {node: known for node, known in self.shards.items() if len(known) >= FEWEST_SHARD_POINTS}
-        return {node: 1 / rate for node, known in enough.items() if (rate := _rate(known))}
+        enough = {node: points for node, points in self.shards.items() if len(points) >= FEWEST_SHARD_POINTS}
+        return {node: 1 / rate for node, points in enough.items() if (rate := _rate(points))}
 
-    def take_sample(
+    def record_sample(
         self, step: int, nodes: tuple[NodeSample, ...], now: float, metrics: Mapping[str, float] | None = None
     ) -> None:
-        """Takes a sample. Its speed is that since the previous sample, so that a change of the job shows at
+        """Take a sample. Its speed is that since the previous sample, so that a change of the job shows at
         once.
         """
         sample = JobSample(now, step, self._speed_since_sample(), nodes, metrics or {})
@@ -184,25 +184,25 @@ class Statistics:
         self.samples.append(sample)
         self._sampled_step = self.steps[-1] if self.steps else None
 
-    def take_world_speed(self, members: int) -> None:
-        """Records the speed of the newest sample for a training group of this size."""
+    def record_world_speed(self, members: int) -> None:
+        """Record the speed of the newest sample for a training group of this size."""
         speed = self.samples[-1].speed if self.samples else 0.0
         if speed > 0:
             self.world_speeds.setdefault(members, deque(maxlen=NEWEST)).append(speed)
 
     def forget_samples(self) -> None:
-        """Drops the samples because the clock was set: older times are not comparable with new ones."""
+        """Drop the samples because the clock was set: older times are not comparable with new ones."""
         self.samples.clear()
 
     def restart(self) -> None:
-        """Restarts the measurement of speed for another version, whose steps may go back."""
+        """Restart the measurement of speed for another version, whose steps may go back."""
         self.steps.clear()
         self.records.restart()
         self.metric_steps = {name: (0, value) for name, (_, value) in self.metric_steps.items()}
         self._sampled_step = None
 
     def forget(self, node: str) -> None:
-        """Forgets a node that ended."""
+        """Forget a node that ended."""
         self.usage.pop(node, None)
         self.losses.pop(node, None)
         self.shards.pop(node, None)
@@ -281,7 +281,7 @@ class History:
 
 
 def extend_history(history: History, point: HistorySample) -> History:
-    """Adds a point if it is due; every second point is dropped when there are too many."""
+    """Add a point if it is due; every second point is dropped when there are too many."""
     if history.points and point.time < history.points[-1].time + history.interval:
         return history
     points = (*history.points, point)

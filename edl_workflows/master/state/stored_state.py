@@ -187,7 +187,7 @@ class StoredState(JobRecord):
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "StoredState":
-        """Parses the text of `to_json`.
+        """Parse the text of `to_json`.
 
         Raises:
             ValueError: it is not such a document.

@@ -32,7 +32,7 @@ class SyncGroups:
 
 
 def join_group(sync: SyncGroups, name: str, node: str, running: Collection[str]) -> SyncGroups:
-    """Records that a worker reached the point. Repeatable.
+    """Record that a worker reached the point. Repeatable.
 
     Raises:
         InvalidError: there are too many groups.
@@ -65,7 +65,7 @@ def _missing(group: SyncGroup, running: Collection[str]) -> list[str]:
 
 
 def open_barrier(sync: SyncGroups, name: str) -> SyncGroups:
-    """Opens a barrier for good. Repeatable.
+    """Open a barrier for good. Repeatable.
 
     Raises:
         InvalidError: there are too many barriers.

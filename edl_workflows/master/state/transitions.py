@@ -20,7 +20,7 @@ from edl_workflows.protocol.datasets import LeaseState
 
 
 def settle_job(state: JobState, now: float) -> None:
-    """Advances the job as far as possible now."""
+    """Advance the job as far as possible now."""
     fault_steps.expire_leases(state, now)
     goodput_steps.note_end_of_suspension(state)
     goodput_steps.count_time(state, now)
@@ -37,7 +37,7 @@ def _settle_open_job(state: JobState, now: float) -> None:
         plan_steps.advance_plan(state, now)
         autoscale_steps.settle_autoscaling(state, now)
         _settle_elastic(state, now)
-        standstill.take_out_silent(state, now)
+        standstill.fail_silent_members(state, now)
         standstill.find_hang(state, now)
         if state.settings.collective:
             rendezvous.advance_group(state, now)
@@ -67,19 +67,19 @@ def _find_silent(state: JobState, now: float) -> None:
         if node.status is NodeStatus.RUNNING:
             silent = now - state.volatile.last_seen.setdefault(str(node), now)
             if silent > state.settings.timeouts.heartbeat:
-                why = f"silent for {silent:.0f} s"
-                end_node(state, node, NodeStatus.FAILED, ExitReason.NO_HEARTBEAT, message=why)
+                reason = f"silent for {silent:.0f} s"
+                end_node(state, node, NodeStatus.FAILED, ExitReason.NO_HEARTBEAT, message=reason)
         elif not node.status.final:
             since = waiting[str(node)] = state.volatile.pending_since.get(str(node), now)
             limit = state.settings.roles[node.type].restart_timeout
             if node.relaunches and 0 < limit < now - since:
-                why = f"pending for {limit} s"
-                end_node(state, node, NodeStatus.FAILED, ExitReason.PENDING_TIMEOUT, message=why)
+                reason = f"pending for {limit} s"
+                end_node(state, node, NodeStatus.FAILED, ExitReason.PENDING_TIMEOUT, message=reason)
     state.volatile.pending_since = waiting
 
 
 def _find_unprepared(state: JobState, now: float) -> None:
-    """Fails members of the next version whose agents live but whose processes hang.
+    """Fail members of the next version whose agents live but whose processes hang.
 
     A plan gives up such a version by itself; otherwise nothing else would end the wait.
     """
@@ -99,8 +99,8 @@ def _find_unprepared(state: JobState, now: float) -> None:
         rendezvous.give_up_newcomers(state, now + limit)
     for node in state.nodes.live(state.settings.member_type):
         if node.id in change.target and node.id not in training and str(node) not in change.ready:
-            why = f"its process was not ready for version {number} after {waited:.0f} s"
-            end_node(state, node, NodeStatus.FAILED, ExitReason.PREPARE_TIMEOUT, message=why)
+            reason = f"its process was not ready for version {number} after {waited:.0f} s"
+            end_node(state, node, NodeStatus.FAILED, ExitReason.PREPARE_TIMEOUT, message=reason)
 
 
 def _settle_elastic(state: JobState, now: float) -> None:
@@ -111,16 +111,16 @@ def _settle_elastic(state: JobState, now: float) -> None:
             if node.lost and not node.released:
                 version_steps.replace_lost_node(state, node, now)
         size = state.sizes.get(node_type, NodeResource())
-        wanted = state.counts.get(node_type, 0)
+        count = state.counts.get(node_type, 0)
         versions = state.versions if node_type == state.settings.member_type else None
         for released in replicas.scale_role(
-            state.nodes, state.settings, node_type, wanted, size, now, versions
+            state.nodes, state.settings, node_type, count, size, now, versions
         ):
             state.shards.release_node(released.ref)
 
 
 def _forget_ended(state: JobState) -> None:
-    """Forgets ended nodes that nothing depends on any more; their ids are not used again."""
+    """Forget ended nodes that nothing depends on any more; their ids are not used again."""
     kept = state.versions.kept
     for node in state.nodes:
         if node.type == state.settings.member_type and node.id in kept:
@@ -130,14 +130,14 @@ def _forget_ended(state: JobState) -> None:
             if (node.asked or node.pod) and state.watches_pods:
                 over = node.pod is PodState.GONE
         else:
-            there = node.pod is PodState.THERE or (node.removal_asked and node.pod is not PodState.GONE)
-            over = node.status.final and node.replaced_by >= 0 and not there
+            pod_exists = node.pod is PodState.THERE or (node.removal_asked and node.pod is not PodState.GONE)
+            over = node.status.final and node.replaced_by >= 0 and not pod_exists
         if over:
             state.nodes.forget(node)
 
 
 def _note_done(state: JobState, now: float) -> None:
-    """Records when the essential work was done.
+    """Record when the essential work was done.
 
     A collective job has done it when rank 0 of its training group has delivered the final model; another job,
     when all data is processed and all critical nodes that train have succeeded.

@@ -78,11 +78,11 @@ def next_announcement(state: JobState) -> Announcement:
     return Announcement(fresh.model_copy(update={"revision": fresh.revision + 1}), stopping)
 
 
-def directive_for(said: Announcement, node: str, *, known: bool) -> Directive:
+def directive_for(announcement: Announcement, node: str, *, registered: bool) -> Directive:
     """The directive of one node. A forgotten node is told to stop."""
-    if known and node not in said.stopping:
-        return said.directive
-    return said.directive.model_copy(update={"stop": True})
+    if registered and node not in announcement.stopping:
+        return announcement.directive
+    return announcement.directive.model_copy(update={"stop": True})
 
 
 def may_lease(state: JobState, version: int) -> bool:
@@ -182,20 +182,20 @@ def plan_status(run: PlanRun) -> dict[str, Any]:
 def _verification(run: PlanRun) -> PlanVerification | None:
     if not run.number:
         return None
-    said = PlanVerification(
+    verification = PlanVerification(
         result="NotCompared",
         before=run.before.value if run.before else None,
         after=run.after.value if run.after else None,
     )
     if run.before is None:
-        return said.model_copy(update={"message": "the program gives nothing to compare"})
+        return verification.model_copy(update={"message": "the program gives nothing to compare"})
     if run.before.value is None:
-        return said.model_copy(update={"message": run.before.problem})
+        return verification.model_copy(update={"message": run.before.problem})
     if run.after is None and run.phase.final:
-        return said.model_copy(update={"message": "no evaluation was reported after the switch"})
+        return verification.model_copy(update={"message": "no evaluation was reported after the switch"})
     if run.after is None:
-        return said.model_copy(update={"result": "Pending"})
-    return said.model_copy(update={"result": "Different" if describe_changed_model(run) else "Same"})
+        return verification.model_copy(update={"result": "Pending"})
+    return verification.model_copy(update={"result": "Different" if describe_changed_model(run) else "Same"})
 
 
 def job_status(state: JobState, now: float) -> dict[str, Any]:
@@ -236,11 +236,11 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
 
 
 def _parameter_servers(state: JobState) -> dict[str, Any]:
-    said = state.servers
-    if said is None:
-        why = "the program does not say whether its model survives a change"
-        return ParameterServersStatus(changes="Unknown", reason=why).to_dict()
-    return ParameterServersStatus(changes=said.changes.value, reason=said.reason).to_dict()
+    report = state.servers
+    if report is None:
+        reason = "the program does not say whether its model survives a change"
+        return ParameterServersStatus(changes="Unknown", reason=reason).to_dict()
+    return ParameterServersStatus(changes=report.changes.value, reason=report.reason).to_dict()
 
 
 def _failure_status(ended: TrainingResult) -> dict[str, str]:
@@ -265,13 +265,13 @@ def _goodput_status(state: JobState, now: float) -> dict[str, Any]:
 def _restarts_status(state: JobState) -> dict[str, Any]:
     recent = [
         RestartRecord(
-            time=_time(round(one.time, 3)),
-            subject=one.subject,
-            cause=one.cause,
-            message=one.message,
-            replaced=one.replaced,
+            time=_time(round(restart.time, 3)),
+            subject=restart.subject,
+            cause=restart.cause,
+            message=restart.message,
+            replaced=restart.replaced,
         )
-        for one in state.restarts.recent
+        for restart in state.restarts.recent
     ]
     return RestartsStatus(counts=state.restarts.counts, recent=recent).to_dict()
 
@@ -287,7 +287,10 @@ def _warnings(state: JobState, now: float) -> list[str]:
         *_hang_warnings(state),
         *_late_member_warnings(state, now),
         *_straggler_warnings(state),
-        *(f"the master can't {what}, and will retry: {why}" for what, why in state.volatile.refused.items()),
+        *(
+            f"the master can't {action}, and will retry: {reason}"
+            for action, reason in state.volatile.refused.items()
+        ),
     ]
 
 
@@ -296,8 +299,8 @@ def _too_few_workers_warnings(state: JobState, now: float) -> list[str]:
     if since is None or now - since < allowed.waiting_timeout:
         return []
     ends = _utc_text(since + allowed.join_timeout)
-    why = rendezvous.rendezvous_verdict(state, now).why
-    return [f"no worker trains: {why}; without more workers the job fails at {ends}"]
+    reason = rendezvous.rendezvous_verdict(state, now).reason
+    return [f"no worker trains: {reason}; without more workers the job fails at {ends}"]
 
 
 def _hang_warnings(state: JobState) -> list[str]:
@@ -352,8 +355,8 @@ def _own_copy_warnings(state: JobState) -> list[str]:
 
 def trains_copies(record: JobRecord, settings: JobSettings) -> bool:
     """Whether several workers train copies of the model that nothing combines."""
-    wanted = record.counts.get(names.CHIEF_TYPE, 0) + record.counts.get(names.WORKER_TYPE, 0)
-    return len(record.own_copies) > 1 and wanted > 1 and not settings.has_ps
+    desired = record.counts.get(names.CHIEF_TYPE, 0) + record.counts.get(names.WORKER_TYPE, 0)
+    return len(record.own_copies) > 1 and desired > 1 and not settings.has_ps
 
 
 def unsaved_warning(failing: FailedSaves) -> str:
@@ -392,7 +395,7 @@ def records_total(state: JobState) -> int:
 
 def status_report(state: JobState, now: float) -> dict[str, Any]:
     """The answer to `GET /v1/status`."""
-    said = state.said.directive
+    directive = state.said.directive
     return {
         "job": state.settings.name,
         "namespace": state.settings.namespace,
@@ -403,7 +406,7 @@ def status_report(state: JobState, now: float) -> dict[str, Any]:
             _node_report(state, node.ref)
             for node in sorted(state.nodes, key=lambda n: (n.type, n.rank, n.id))
         ],
-        "directive": said.model_dump(mode="json"),
+        "directive": directive.model_dump(mode="json"),
         "datasets": [progress.model_dump(mode="json") for progress in state.shards.all_progress()],
         "plan": {"name": state.plan.name, **plan_status(state.plan)} if state.plan else None,
         "rendezvous": _rendezvous_report(state, now) if state.settings.collective else None,
@@ -417,7 +420,7 @@ def _rendezvous_report(state: JobState, now: float) -> dict[str, Any]:
     return {
         "joined": sorted(state.joined),
         "maxWorkers": state.max_workers,
-        "why": verdict.why,
+        "why": verdict.reason,
         "until": until,
     }
 

@@ -84,19 +84,19 @@ def decide_workers(job: AllreduceJob, min_gain: float = MIN_GAIN) -> WorkerDecis
         )
     if nearest != job.workers:
         return WorkerDecision(nearest, f"{low} to {high} workers in multiples of {job.node_unit} are allowed")
-    known = _medians(job.speeds)
-    if job.workers not in known:
+    speeds = _medians(job.speeds)
+    if job.workers not in speeds:
         return WorkerDecision(
             job.workers, f"speed with {job.workers} workers is not known yet: {LEAST} measurements are needed"
         )
     # Counts that are not allowed are ignored, however fast the job was with them.
-    allowed = {n: speed for n, speed in known.items() if low <= n <= high and n % job.node_unit == 0}
+    allowed = {n: speed for n, speed in speeds.items() if low <= n <= high and n % job.node_unit == 0}
     knee = _knee(allowed, min_gain)
     if knee < job.workers:
         gain = _gain(allowed, knee, job.workers)
         brings = f"each worker beyond {knee} brings {gain:.0%} of what each brought before"
-        why = f"{brings}; {min_gain:.0%} is the least"
-        return WorkerDecision(knee, why)
+        reason = f"{brings}; {min_gain:.0%} is the least"
+        return WorkerDecision(knee, reason)
     return _grow(job, knee, min((count for count in allowed if count > knee), default=None), most)
 
 
@@ -144,16 +144,16 @@ def _medians(speeds: Mapping[int, Sequence[float]]) -> dict[int, float]:
     return {count: median(values[-NEWEST:]) for count, values in good.items() if len(values) >= LEAST}
 
 
-def _knee(known: Mapping[int, float], min_gain: float) -> int:
-    counts = sorted(known)
+def _knee(speeds: Mapping[int, float], min_gain: float) -> int:
+    counts = sorted(speeds)
     for count, larger in pairwise(counts):
-        if _gain(known, count, larger) < min_gain:
+        if _gain(speeds, count, larger) < min_gain:
             return count
     return counts[-1]
 
 
-def _gain(known: Mapping[int, float], count: int, larger: int) -> float:
-    return (known[larger] - known[count]) / (larger - count) / (known[count] / count)
+def _gain(speeds: Mapping[int, float], count: int, larger: int) -> float:
+    return (speeds[larger] - speeds[count]) / (larger - count) / (speeds[count] / count)
 
 
 def _floor(value: int, unit: int) -> int:

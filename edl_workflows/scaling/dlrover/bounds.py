@@ -62,11 +62,11 @@ def bound_plan(job: OptimizerJob, proposal: ResourcePlan, tolerance: float = TOL
     if wrong := job_problems(job):
         return empty_plan(*wrong)
     draft = _Draft(job, proposal, tolerance)
-    draft.take_nodes()
+    draft.accept_nodes()
     roles = {*proposal.node_group_resources, *job.roles}
     # Roles that shrink come first, because they make room.
     for role in sorted(roles, key=lambda name: (not draft.shrinks(name), name)):
-        draft.take_group(role)
+        draft.accept_group(role)
     return draft.result()
 
 
@@ -81,14 +81,14 @@ def count_range(job: OptimizerJob, role: str) -> Range:
     if role not in COUNTS:
         return Range(has.count, has.count)
     least = 1.0 if role == PS or CHIEF not in job.roles else 0.0
-    said = has.bounds.count or COUNTS[role].including(has.count)
-    return Range(max(least, said.low), max(least, said.high))
+    bounds = has.bounds.count or COUNTS[role].including(has.count)
+    return Range(max(least, bounds.low), max(least, bounds.high))
 
 
 def size_range(job: OptimizerJob, role: str, amount: str, present: float | None) -> Range:
     """How much ``cpu`` or ``memory`` a node of a role may have, if it has `present` now."""
-    if said := job.roles[role].bounds.of(amount):
-        return said
+    if bounds := job.roles[role].bounds.of(amount):
+        return bounds
     limit, default = job.limits.of(amount), SIZES[amount]
     return Range(min(default.low, limit / LIMIT_SHARE), min(default.high, limit)).including(present)
 
@@ -99,14 +99,14 @@ def first_size(job: OptimizerJob, role: str, most: NodeSize) -> NodeSize:
     Each is `most`, or a fifth of the job's limit if that is less. A fifth of at least one core or MiB is
     rounded up.
     """
-    said = job.roles[role].resource
-    found = {}
+    user_size = job.roles[role].resource
+    amounts = {}
     for amount in SIZES:
         value = most.amount(amount)
-        if value is not None and said.amount(amount) is None:
+        if value is not None and user_size.amount(amount) is None:
             share = min(job.limits.of(amount) / LIMIT_SHARE, value)
-            found[amount] = float(math.ceil(share)) if 1 <= share < math.inf else share
-    return NodeSize.of(found)
+            amounts[amount] = float(math.ceil(share)) if 1 <= share < math.inf else share
+    return NodeSize.of(amounts)
 
 
 def _problems(job: OptimizerJob) -> Iterator[str]:
@@ -117,10 +117,11 @@ def _problems(job: OptimizerJob) -> Iterator[str]:
     for name, role in sorted(job.roles.items()):
         if role.count < 0:
             yield f"{name} wants {role.count} nodes"
-        for what in ("count", *SIZES):
-            said = role.bounds.of(what)
-            if said and not said.possible:
-                yield f"the bounds of {name} are impossible: {what} from {said.low:g} to {said.high:g}"
+        for quantity in ("count", *SIZES):
+            bounds = role.bounds.of(quantity)
+            if bounds and not bounds.possible:
+                limits = f"{quantity} from {bounds.low:g} to {bounds.high:g}"
+                yield f"the bounds of {name} are impossible: {limits}"
         yield from _size_problems(name, role.resource)
     for node in job.of(*{node.role for node in job.nodes}):
         if node.role not in job.roles:
@@ -162,12 +163,12 @@ class _Draft:
         has = self.job.roles.get(role)
         return has is not None and has.auto_scale and self._allowed_count(role) < has.count
 
-    def take_nodes(self) -> None:
-        """Take the proposed sizes of nodes. If limits don't allow all, each grows by the same fraction."""
+    def accept_nodes(self) -> None:
+        """Accept the proposed sizes of nodes. If limits don't allow all, each grows by the same fraction."""
         sizes = {
-            node.name: self._clamped(node.role, node.resource, wanted)
+            node.name: self._clamped(node.role, node.resource, proposed_size)
             for node in self._changeable()
-            if not (wanted := self.proposal.node_resources[node.name]).empty
+            if not (proposed_size := self.proposal.node_resources[node.name]).empty
         }
         by_name = {node.name: node for node in self.job.nodes}
         shares = {amount: self._share(amount, sizes, by_name) for amount in SIZES}
@@ -184,20 +185,22 @@ class _Draft:
             elif not size.empty and not self._significant(has, size).empty:
                 self.notes.append(f"{name} keeps {has}: resourceLimits leave no room ({self._why(name)})")
 
-    def take_group(self, role: str) -> None:
-        """Take the proposed count and size of one role as far as the limits allow."""
-        wanted = self.proposal.node_group_resources.get(role, NodeGroupResource())
+    def accept_group(self, role: str) -> None:
+        """Accept the proposed count and size of one role as far as the limits allow."""
+        proposed_group = self.proposal.node_group_resources.get(role, NodeGroupResource())
         has = self.job.roles.get(role)
         if has is None:
             self.notes.append(f"the job has no role {role}")
             return
         if not has.auto_scale:
-            if wanted != NodeGroupResource():
+            if proposed_group != NodeGroupResource():
                 self.notes.append(f"{role} has autoScale: false ({self._why(role)})")
             return
-        asked = has.count if wanted.count is None else wanted.count
+        asked = has.count if proposed_group.count is None else proposed_group.count
         count = self._allowed_count(role)
-        size = self._significant(has.resource, self._clamped(role, has.resource, wanted.node_resource))
+        size = self._significant(
+            has.resource, self._clamped(role, has.resource, proposed_group.node_resource)
+        )
         size = self._fitting_size(role, size)
         fitting = self._fitting_count(role, count, size)
         if fitting == has.count and size.empty:
@@ -208,54 +211,54 @@ class _Draft:
             elif role in self.proposal.node_group_resources:
                 self.notes.append(f"{role} stays as it is: {self._why(role)}")
             return
-        if not self._take_within_limits(
+        if not self._accept_within_limits(
             role, NodeGroupResource(fitting if fitting != has.count else None, size)
         ):
             self.notes.append(f"{role} stays as it is: resourceLimits leave no room ({self._why(role)})")
             return
         counted = f"{has.count} → {fitting} nodes" if fitting != has.count else ""
-        what = "; ".join(words for words in (counted, _size_words(has.resource, size)) if words)
-        self._explain(role, what, self._limits_words(role, asked, count, fitting))
+        change = "; ".join(words for words in (counted, _size_words(has.resource, size)) if words)
+        self._explain(role, change, self._limits_words(role, asked, count, fitting))
 
     def _allowed_count(self, role: str) -> int:
         """The proposed count within the bounds. If none is proposed, only the user's own bounds apply."""
-        has, wanted = self.job.roles[role], self.proposal.node_group_resources.get(role)
-        asked = None if wanted is None else wanted.count
+        has, proposed_group = self.job.roles[role], self.proposal.node_group_resources.get(role)
+        asked = None if proposed_group is None else proposed_group.count
         if asked is None and has.bounds.count is None:
             return has.count
         return int(count_range(self.job, role).clamp(has.count if asked is None else asked))
 
     def _changeable(self) -> list[OptimizerNode]:
         by_name = {node.name: node for node in self.job.nodes}
-        found = []
+        nodes = []
         for name in sorted(self.proposal.node_resources):
             if name not in by_name:
                 self.notes.append(f"the job has no node {name}")
             elif not self.job.roles[by_name[name].role].auto_scale:
                 self.notes.append(f"{name}: {by_name[name].role} has autoScale: false ({self._why(name)})")
             else:
-                found.append(by_name[name])
-        return found
+                nodes.append(by_name[name])
+        return nodes
 
-    def _clamped(self, role: str, has: NodeSize, wanted: NodeSize) -> NodeSize:
+    def _clamped(self, role: str, has: NodeSize, proposed_size: NodeSize) -> NodeSize:
         """A size within the bounds, without amounts that are not positive numbers."""
-        found = {}
+        amounts = {}
         for amount in SIZES:
-            value = wanted.amount(amount)
+            value = proposed_size.amount(amount)
             if value is not None and math.isfinite(value) and value > 0:
-                found[amount] = size_range(self.job, role, amount, has.amount(amount)).clamp(value)
-        return NodeSize.of(found)
+                amounts[amount] = size_range(self.job, role, amount, has.amount(amount)).clamp(value)
+        return NodeSize.of(amounts)
 
-    def _significant(self, has: NodeSize, wanted: NodeSize) -> NodeSize:
+    def _significant(self, has: NodeSize, proposed_size: NodeSize) -> NodeSize:
         """A size without the amounts that differ too little."""
-        found = {}
+        amounts = {}
         for amount in SIZES:
-            value, present = wanted.amount(amount), has.amount(amount)
+            value, present = proposed_size.amount(amount), has.amount(amount)
             if value is not None and (
                 present is None or (value != present and abs(value - present) >= self.tolerance * present)
             ):
-                found[amount] = value
-        return NodeSize.of(found)
+                amounts[amount] = value
+        return NodeSize.of(amounts)
 
     def _share(
         self, amount: str, sizes: Mapping[str, NodeSize], by_name: Mapping[str, OptimizerNode]
@@ -271,7 +274,7 @@ class _Draft:
         """The size of nodes that the plan creates, reduced to what the limits allow."""
         has = self.job.roles[role]
         missing = has.count - len(self.job.of(role))
-        found = {}
+        amounts = {}
         for amount in SIZES:
             value = size.amount(amount)
             if value is None:
@@ -284,11 +287,11 @@ class _Draft:
                 if value <= present:
                     self.notes.append(f"{role} keeps its {amount}: resourceLimits leave no room")
                     continue
-            found[amount] = value
-        return NodeSize.of(found)
+            amounts[amount] = value
+        return NodeSize.of(amounts)
 
-    def _take_within_limits(self, role: str, group: NodeGroupResource) -> bool:
-        """Take the change, unless the nodes that it replaces grow beyond the limits."""
+    def _accept_within_limits(self, role: str, group: NodeGroupResource) -> bool:
+        """Accept the change, unless the nodes that it replaces grow beyond the limits."""
         before = {amount: min(0.0, self.room(amount)) for amount in SIZES}
         self.groups[role] = group
         if all(self.room(amount) >= before[amount] - _SLACK for amount in SIZES):
@@ -333,8 +336,8 @@ class _Draft:
     def _why(self, key: str) -> str:
         return self.proposal.reasons.get(key, "the user's bounds")
 
-    def _explain(self, key: str, what: str, clause: str) -> None:
-        self.reasons[key] = f"{what}: {self._why(key)}{clause}"
+    def _explain(self, key: str, change: str, clause: str) -> None:
+        self.reasons[key] = f"{change}: {self._why(key)}{clause}"
 
 
 def count_trainers(job: OptimizerJob) -> int:
@@ -347,8 +350,8 @@ def count_fixed_trainers(job: OptimizerJob) -> int:
     return count_trainers(job) - (job.roles[WORKER].count if WORKER in job.roles else 0)
 
 
-def _shared(amount: str, has: NodeSize, wanted: NodeSize, share: float) -> float | None:
-    value, present = wanted.amount(amount), has.amount(amount) or 0.0
+def _shared(amount: str, has: NodeSize, proposed_size: NodeSize, share: float) -> float | None:
+    value, present = proposed_size.amount(amount), has.amount(amount) or 0.0
     if value is None or share >= 1 or value <= present:
         return value
     return max(present, _floor(amount, present + share * (value - present)))

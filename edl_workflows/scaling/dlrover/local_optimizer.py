@@ -61,8 +61,8 @@ def create_plan(job: OptimizerJob) -> ResourcePlan:
         size = first_size(job, name, FIRST_SIZE)
         count = 1 if role.count == 0 else None
         unknown = "the manifest leaves it open and nothing is measured yet"
-        why = f"{unknown}; the job's limit is {job.limits.cpu:g} cores"
-        plan = merge_plans(plan, group_plan(name, why, count, size))
+        reason = f"{unknown}; the job's limit is {job.limits.cpu:g} cores"
+        plan = merge_plans(plan, group_plan(name, reason, count, size))
     return bound_plan(job, plan, tolerance=0.0)
 
 
@@ -170,12 +170,12 @@ def _workers(window: SampleWindow) -> ResourcePlan:
         cpu=round(max(need.worker_cpu, MIN_WORKER_CPU), 1),
         memory=float(math.ceil(max(memory, MIN_WORKER_MEMORY))),
     )
-    why = (
+    reason = (
         f"the busiest parameter server uses {used:.0%} of its cores with {window.trainers} workers, "
         f"{OVERLOAD:.0%} is aimed at; a worker uses {need.worker_cpu:.1f} cores"
     )
     workers = count - count_fixed_trainers(window.job)
-    return replace(group_plan(WORKER, why, workers, size), notes=window.notes)
+    return replace(group_plan(WORKER, reason, workers, size), notes=window.notes)
 
 
 def _ps_initial(window: SampleWindow) -> ResourcePlan:
@@ -187,18 +187,18 @@ def _ps_initial(window: SampleWindow) -> ResourcePlan:
         return empty_plan("the parameter servers have no cpu size", *window.notes)
     worker = max(need.worker_cpu, min(MIN_WORKER_CPU, job.roles[WORKER].resource.cpu or MIN_WORKER_CPU))
     workers = min(job.limits.cpu / (need.ps_cpu + worker), _most_workers(job) + count_fixed_trainers(job))
-    wanted = math.ceil(workers * need.ps_cpu / cpu * (1 - _SLACK))
-    count = int(count_range(job, PS).clamp(wanted))
+    desired_count = math.ceil(workers * need.ps_cpu / cpu * (1 - _SLACK))
+    count = int(count_range(job, PS).clamp(desired_count))
     if count == job.roles[PS].count:
         return empty_plan(f"{count} parameter servers are enough for {workers:.0f} workers", *window.notes)
     part = max(sample.memory(PS) for sample in window.samples) / count
     memory = (1 + PS_MEMORY_MARGIN) * max(window.most("memory", PS), part)
-    why = (
+    reason = (
         f"a worker uses {need.worker_cpu:.1f} cores and makes parameter servers use {need.ps_cpu:.1f}; "
         f"{workers:.0f} workers have room"
     )
     size = NodeSize(cpu=cpu, memory=float(math.ceil(memory)) if memory else None)
-    return replace(group_plan(PS, why, count, size), notes=window.notes)
+    return replace(group_plan(PS, reason, count, size), notes=window.notes)
 
 
 def _most_workers(job: OptimizerJob) -> float:
@@ -217,13 +217,13 @@ def _hot_ps(window: SampleWindow) -> ResourcePlan:
     need = process_need(window)
     factor = max(1.0, math.floor(job.limits.cpu / need.cpu) / window.trainers)
     factor = min(factor, *(size_range(job, PS, "cpu", sizes[name]).high / used[name] for name in hot))
-    why = (
+    reason = (
         f"{', '.join(hot)} used {max(used[name] / sizes[name] for name in hot):.0%} of its cores on average, "
         f"{HOT:.0%} is hot; all parameter servers get {factor:.2g} times what they use"
     )
-    wanted = {name: round(used[name] * factor, 1) for name in sizes}
-    grown = {name: NodeSize(cpu=cpu) for name, cpu in wanted.items() if cpu > sizes[name]}
-    plan = ResourcePlan({}, grown, dict.fromkeys(grown, why), window.notes)
+    desired_cores = {name: round(used[name] * factor, 1) for name in sizes}
+    grown = {name: NodeSize(cpu=cpu) for name, cpu in desired_cores.items() if cpu > sizes[name]}
+    plan = ResourcePlan({}, grown, dict.fromkeys(grown, reason), window.notes)
     return (
         plan
         if grown

@@ -44,16 +44,16 @@ class NodeSize:
 
     def over(self, default: "NodeSize") -> "NodeSize":
         """This size, with missing amounts taken from `default`."""
-        said = {name: value for name, value in vars(self).items() if value is not None}
-        return replace(default, **said)
+        amounts = {name: value for name, value in vars(self).items() if value is not None}
+        return replace(default, **amounts)
 
     @property
     def empty(self) -> bool:
         return self == NodeSize()
 
     def __str__(self) -> str:
-        said = [(self.amount(name), UNITS[name]) for name in AMOUNTS]
-        words = [f"{value:g} {unit}" for value, unit in said if value is not None]
+        amounts = [(self.amount(name), UNITS[name]) for name in AMOUNTS]
+        words = [f"{value:g} {unit}" for value, unit in amounts if value is not None]
         words += [f"GPUs of type {self.gpu_type}"] if self.gpu_type is not None else []
         return ", ".join(words) or "no size"
 
@@ -200,8 +200,8 @@ class ResourcePlan:
 
     def changes(self, job: OptimizerJob, role: str) -> bool:
         """Whether nodes of this role are added, removed or replaced."""
-        wanted = self.node_group_resources.get(role, NodeGroupResource())
-        return wanted.count is not None or any(node.name in self.node_resources for node in job.of(role))
+        group = self.node_group_resources.get(role, NodeGroupResource())
+        return group.count is not None or any(node.name in self.node_resources for node in job.of(role))
 
 
 def empty_plan(*notes: str, waiting: bool = False) -> ResourcePlan:
@@ -209,9 +209,11 @@ def empty_plan(*notes: str, waiting: bool = False) -> ResourcePlan:
     return ResourcePlan(notes=notes, waiting=waiting)
 
 
-def group_plan(role: str, why: str, count: int | None = None, size: NodeSize | None = None) -> ResourcePlan:
+def group_plan(
+    role: str, reason: str, count: int | None = None, size: NodeSize | None = None
+) -> ResourcePlan:
     """A plan that changes one role."""
-    return ResourcePlan({role: NodeGroupResource(count, size or NodeSize())}, reasons={role: why})
+    return ResourcePlan({role: NodeGroupResource(count, size or NodeSize())}, reasons={role: reason})
 
 
 def merge_plans(first: ResourcePlan, second: ResourcePlan) -> ResourcePlan:
@@ -236,9 +238,9 @@ def apply_plan(job: OptimizerJob, plan: ResourcePlan) -> OptimizerJob:
     nodes: list[OptimizerNode] = []
     for name, role in roles.items():
         ids = _fresh_ids(job, name)
-        there = [_replaced(after, node, plan, ids) for node in job.of(name)]
-        nodes += there[: role.count]
-        for _ in range(role.count - len(there)):
+        existing_nodes = [_replaced(after, node, plan, ids) for node in job.of(name)]
+        nodes += existing_nodes[: role.count]
+        for _ in range(role.count - len(existing_nodes)):
             nodes.append(_made(job.name, name, next(ids), role.resource))
     return replace(after, nodes=tuple(nodes))
 
@@ -249,16 +251,16 @@ def total_amount(job: OptimizerJob, amount: str) -> float:
 
 
 def node_size_of(size: model.NodeResource) -> NodeSize:
-    said = {name: parse_quantity(value) for name in AMOUNTS if (value := getattr(size, name)) is not None}
-    if "memory" in said:
-        said["memory"] /= _MIB
-    return NodeSize(**said, gpu_type=size.gpu_type)
+    amounts = {name: parse_quantity(value) for name in AMOUNTS if (value := getattr(size, name)) is not None}
+    if "memory" in amounts:
+        amounts["memory"] /= _MIB
+    return NodeSize(**amounts, gpu_type=size.gpu_type)
 
 
 def scale_plan_spec(plan: ResourcePlan, job: OptimizerJob) -> model.ScalePlanSpec:
     groups = {
-        role: model.ReplicaResourceSpec(replicas=wanted.count, resource=_quantities(wanted.node_resource))
-        for role, wanted in plan.node_group_resources.items()
+        role: model.ReplicaResourceSpec(replicas=group.count, resource=_quantities(group.node_resource))
+        for role, group in plan.node_group_resources.items()
     }
     pods = [
         model.PodMeta.model_validate(
@@ -281,11 +283,11 @@ def _quantities(size: NodeSize) -> model.NodeResource:
     )
 
 
-def _changed(role: OptimizerRole, wanted: NodeGroupResource | None) -> OptimizerRole:
-    if wanted is None:
+def _changed(role: OptimizerRole, group: NodeGroupResource | None) -> OptimizerRole:
+    if group is None:
         return role
-    count = role.count if wanted.count is None else wanted.count
-    return replace(role, count=count, resource=wanted.node_resource.over(role.resource))
+    count = role.count if group.count is None else group.count
+    return replace(role, count=count, resource=group.node_resource.over(role.resource))
 
 
 def _replaced(

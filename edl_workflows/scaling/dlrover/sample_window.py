@@ -95,22 +95,24 @@ def sample_window(job: OptimizerJob, newest: int = NEWEST) -> SampleWindow | Res
         return empty_plan(f"the job has no role {lacking}")
     if unsettled := _unsettled(job):
         return empty_plan(unsettled, waiting=True)
-    known = valid_samples(job.samples)
-    count = _present_run(job, known.samples)
-    start = len(known.samples) - count
+    validation = valid_samples(job.samples)
+    count = _present_run(job, validation.samples)
+    start = len(validation.samples) - count
     if count < LEAST:
         note = f"{count} samples tell of the job as it is now, {LEAST} are needed"
-        return empty_plan(note, *known.problems, waiting=True)
-    return SampleWindow(job, known.samples[start:][-newest:], known.samples[:start], known.problems)
+        return empty_plan(note, *validation.problems, waiting=True)
+    return SampleWindow(
+        job, validation.samples[start:][-newest:], validation.samples[:start], validation.problems
+    )
 
 
 def _unsettled(job: OptimizerJob) -> str:
     """Why the job is not in its desired state; "" if it is."""
     for role in (PS, *TRAINERS):
         if role in job.roles:
-            there = [node for node in job.of(role) if node.pending_since is None and not node.oom]
-            if len(there) != job.roles[role].count:
-                return f"{len(there)} of {job.roles[role].count} {role} nodes run"
+            running_nodes = [node for node in job.of(role) if node.pending_since is None and not node.oom]
+            if len(running_nodes) != job.roles[role].count:
+                return f"{len(running_nodes)} of {job.roles[role].count} {role} nodes run"
     if not job.of(PS) or not job.of(*TRAINERS):
         return "the job has no parameter server or no worker"
     return ""
@@ -119,8 +121,8 @@ def _unsettled(job: OptimizerJob) -> str:
 def _present_run(job: OptimizerJob, samples: Iterable[JobSample]) -> int:
     """How many of the newest samples are of the present shape."""
     present, count = frozenset(node.name for node in job.of(PS)), count_trainers(job)
-    found = 0
+    run_length = 0
     for sample in samples:
         same = sample.names(PS) == present and len(sample.of(*TRAINERS)) == count
-        found = found + 1 if same else 0
-    return found
+        run_length = run_length + 1 if same else 0
+    return run_length

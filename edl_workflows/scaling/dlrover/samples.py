@@ -76,16 +76,16 @@ class ValidSamples:
 
 def valid_samples(samples: Iterable[JobSample]) -> ValidSamples:
     """Drop impossible samples. The order of `samples` does not matter."""
-    found: dict[float, JobSample] = {}
+    by_time: dict[float, JobSample] = {}
     wrong: set[str] = set()
     contradicted: set[float] = set()
     for sample in samples:
         if problem := next(_problems(sample), ""):
             wrong.add(problem)
-        elif not _same(found.setdefault(sample.time, sample), sample):
+        elif not _same(by_time.setdefault(sample.time, sample), sample):
             contradicted.add(sample.time)
             wrong.add(f"samples of the moment {sample.time:.0f} contradict each other")
-    kept = tuple(sample for time, sample in sorted(found.items()) if time not in contradicted)
+    kept = tuple(sample for time, sample in sorted(by_time.items()) if time not in contradicted)
     return ValidSamples(kept, tuple(sorted(wrong)))
 
 
@@ -95,8 +95,8 @@ def mean(values: Sequence[float]) -> float:
 
 
 def _same(first: JobSample, second: JobSample) -> bool:
-    told = [(sample.step, sample.speed, frozenset(sample.nodes)) for sample in (first, second)]
-    return told[0] == told[1]
+    measurements = [(sample.step, sample.speed, frozenset(sample.nodes)) for sample in (first, second)]
+    return measurements[0] == measurements[1]
 
 
 def _problems(sample: JobSample) -> Iterator[str]:

@@ -176,7 +176,7 @@ class _Planner:
                 share.instances -= 1
                 name = self._room.names[min(guilty)]
                 load = f"more than {self._load[name]:.0%} of the cluster's {name} is used"
-                share.why = share.why or f"{load}; the most fulfilled give way"
+                share.reason = share.reason or f"{load}; the most fulfilled give way"
                 overloaded = self._room.overloaded()
                 heapq.heapreplace(heap, share.last)
 
@@ -243,20 +243,20 @@ class _Planner:
 
     def _place_minimum(self, share: PlannedShare) -> bool:
         """Place all pending instances of a job's minimum, or none; whether they are placed."""
-        found: list[int] = []
-        while len(found) < share.waiting:
+        nodes: list[int] = []
+        while len(nodes) < share.waiting:
             node = self._room.next_fit(share.shape)
             if node == NOWHERE:
-                if not self._room.can_host(share.shape, share.waiting - len(found)):
+                if not self._room.can_host(share.shape, share.waiting - len(nodes)):
                     break
                 node = self._make_room(share)
             self._room.take(node, share.shape, minimum=True)
-            found.append(node)
+            nodes.append(node)
         else:
-            share.kept += [self._room.keys[node] for node in found]
+            share.kept += [self._room.keys[node] for node in nodes]
             share.waiting = 0
             return True
-        for node in found:
+        for node in nodes:
             self._room.release(node, share.shape, minimum=True)
         return False
 
@@ -274,12 +274,12 @@ class _Planner:
             self._give(gave[-1], node)
         for share in reversed(gave):
             if self._room.lacking(node, waiting.shape, share.shape):
-                share.made_room, share.why = (
+                share.made_room, share.reason = (
                     True,
                     f"makes room on {self._room.keys[node]} for {waiting.key}, which waits",
                 )
             else:
-                self._take_back(share, node)
+                self._restore(share, node)
         return node
 
     def _give(self, share: PlannedShare, node: int) -> None:
@@ -288,7 +288,7 @@ class _Planner:
         share.beyond.remove(node)
         share.instances -= 1
 
-    def _take_back(self, share: PlannedShare, node: int) -> None:
+    def _restore(self, share: PlannedShare, node: int) -> None:
         self._room.take(node, share.shape)
         self._givers[node].append(share)
         share.beyond.append(node)

@@ -67,7 +67,7 @@ class PlannedShare:
         waiting: pending instances of the minimum.
         fault: why the job's numbers are invalid; empty if they are valid.
         made_room: whether the job gave up an instance on a node for a pending job.
-        why: why it gave up instances, if it did.
+        reason: why it gave up instances, if it did.
         short: why it gets no more.
     """
 
@@ -83,7 +83,7 @@ class PlannedShare:
     waiting: int
     fault: str
     made_room: bool = False
-    why: str = ""
+    reason: str = ""
     short: str = ""
 
     @property
@@ -126,7 +126,7 @@ def change_reason(share: PlannedShare) -> str:
         return f"there is room for {after - before} more: its fulfilment goes from {scores}"
     if before > job.max_instances:
         return f"it had more than its maximum of {job.max_instances}"
-    return share.why or f"{before - after} of it wait for a node, and there is no room"
+    return share.reason or f"{before - after} of it wait for a node, and there is no room"
 
 
 def growth_order(shares: Sequence[PlannedShare]) -> Iterator[PlannedShare]:
@@ -152,4 +152,4 @@ def growth_order(shares: Sequence[PlannedShare]) -> Iterator[PlannedShare]:
         scores = numbers / span[whose]
         order = np.flatnonzero(scores < level)
         order = order[np.argsort(scores[order], kind="stable")]
-        yield from (shares[one] for one in whose[order].tolist())
+        yield from (shares[index] for index in whose[order].tolist())

@@ -30,7 +30,7 @@ _STRIDE = 7919
 _ONE_BY_ONE = 10
 """How many nodes a search first checks one by one. Most searches succeed there, and an array operation costs
 as much as twenty such checks."""
-_FIRST_LOOK = 256
+_FIRST_WIDTH = 256
 """How many nodes a search then checks at once; four times as many after each failure."""
 
 Amounts = NDArray[np.float64]
@@ -110,14 +110,14 @@ class FreeCapacity:
         self._cells: list[array[float]] = []
         for name in self.names:
             totals = _units(name, [_total(nodes[key], name) for key in self.keys])
-            others = _units(name, [nodes[key].used.get(name, 0) for key in self.keys], up=True)
-            self.left.append(math.floor(round(sum(totals) * max_load[name], 3)) - sum(others))
+            used_units = _units(name, [nodes[key].used.get(name, 0) for key in self.keys], up=True)
+            self.left.append(math.floor(round(sum(totals) * max_load[name], 3)) - sum(used_units))
             self._cells.append(
-                array("d", [total - other for total, other in zip(totals, others, strict=True)])
+                array("d", [total - used for total, used in zip(totals, used_units, strict=True)])
             )
-        self._free: list[Amounts] = [np.frombuffer(row) for row in self._cells]
+        self._free: list[Amounts] = [np.frombuffer(node_amounts) for node_amounts in self._cells]
         """The memory of `_cells`: `array` is several times faster for single amounts, numpy for many."""
-        self._attainable = [row.copy() for row in self._free]
+        self._attainable = [node_amounts.copy() for node_amounts in self._free]
         """What would be free if every job gave up its instances beyond the minimum."""
         self._open: dict[frozenset[str], NDArray[np.bool_]] = {}
         self._shapes: dict[tuple[tuple[int, ...], frozenset[str]], InstanceShape] = {}
@@ -136,8 +136,10 @@ class FreeCapacity:
             columns.append(
                 _units(name, [max(amount, 1) for amount in amounts] if name == PODS else amounts, up=True)
             )
-        rows = zip(*columns, strict=True)
-        return [self._shape(row, excluded) for row, (_, excluded) in zip(rows, asked, strict=True)]
+        instance_units = zip(*columns, strict=True)
+        return [
+            self._shape(units, excluded) for units, (_, excluded) in zip(instance_units, asked, strict=True)
+        ]
 
     def load(
         self,
@@ -160,8 +162,8 @@ class FreeCapacity:
                 each = [amounts.get(number, 0) for amounts in held]
                 self.left[number] -= sum(amount * count for amount, count in zip(each, counts, strict=True))
                 taken = np.bincount(where, np.repeat(np.array(each, np.float64), counts), len(self.keys))
-                for row in account:
-                    row[number] -= taken
+                for node_amounts in account:
+                    node_amounts[number] -= taken
 
     def take(self, node: int, shape: InstanceShape, *, minimum: bool = False) -> None:
         """Add an instance to a node, within its job's minimum or beyond it."""
@@ -182,11 +184,11 @@ class FreeCapacity:
 
     def lacking(self, node: int, *shapes: InstanceShape) -> set[int]:
         """The resources that the node lacks for one instance of each shape."""
-        wanted: dict[int, int] = {}
+        demand: dict[int, int] = {}
         for shape in shapes:
             for number, amount in shape.amounts:
-                wanted[number] = wanted.get(number, 0) + amount
-        return {number for number, amount in wanted.items() if self._cells[number][node] < amount}
+                demand[number] = demand.get(number, 0) + amount
+        return {number for number, amount in demand.items() if self._cells[number][node] < amount}
 
     def add(self, shape: InstanceShape) -> int:
         """Place one more instance beyond its job's minimum, within the limits.
@@ -210,7 +212,7 @@ class FreeCapacity:
         """The first node from `shape.origin` on that has room for one more instance; NOWHERE if none has."""
         if shape.releases != self._releases:
             shape.passed, shape.releases = 0, self._releases
-        count, width = len(self.keys), _FIRST_LOOK
+        count, width = len(self.keys), _FIRST_WIDTH
         cells = self._cells
         for passed in range(shape.passed, min(shape.passed + _ONE_BY_ONE, count)):
             shape.passed, node = passed, (shape.origin + passed) % count
@@ -224,9 +226,9 @@ class FreeCapacity:
         while shape.passed < count:
             start = (shape.origin + shape.passed) % count
             end = min(start + width, count, start + count - shape.passed)
-            found = self._fits(shape, self._free, start, end)
-            first = int(found.argmax())
-            if found[first]:
+            fits = self._fits(shape, self._free, start, end)
+            first = int(fits.argmax())
+            if fits[first]:
                 shape.passed += first
                 return start + first
             shape.passed += end - start
@@ -261,8 +263,8 @@ class FreeCapacity:
         return ""
 
     def _shape(self, units: tuple[int, ...], excluded: frozenset[str]) -> InstanceShape:
-        if (known := self._shapes.get((units, excluded))) is not None:
-            return known
+        if (shape := self._shapes.get((units, excluded))) is not None:
+            return shape
         if excluded not in self._open:
             self._open[excluded] = np.array([key not in excluded for key in self.keys])
         # With different origins, jobs don't search through the nodes that others have just filled.
@@ -277,10 +279,10 @@ class FreeCapacity:
         shape: InstanceShape, room: Sequence[Amounts], start: int = 0, end: int | None = None
     ) -> NDArray[np.bool_]:
         """Which nodes from `start` to `end` have room for an instance."""
-        found = shape.open[start:end].copy()
+        fits = shape.open[start:end].copy()
         for number, amount in shape.amounts:
-            found &= room[number][start:end] >= amount
-        return found
+            fits &= room[number][start:end] >= amount
+        return fits
 
 
 def _total(node: FulfilmentNode, name: str) -> float:

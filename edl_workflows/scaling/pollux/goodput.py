@@ -63,8 +63,8 @@ class PerfParams:
     gamma: float
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            _check(one.name, getattr(self, one.name))
+        for parameter in fields(self):
+            _check(parameter.name, getattr(self, parameter.name))
         if not self.alpha_c + self.beta_c > 0:
             raise InvalidError("alpha_c and beta_c: both are 0, and a pass takes some time: fit them again")
         if not 1 <= self.gamma <= MAX_GAMMA:
@@ -201,8 +201,8 @@ class GoodputModel:
         rates = self.goodput(nodes, replicas, np.maximum(atomic, 1), accumulation)
         rates = np.where(allowed, rates, 0.0)
         chosen = np.argmax(rates, axis=0, keepdims=True)
-        found = (np.broadcast_to(values, rates.shape) for values in (rates, atomic, accumulation))
-        return BatchChoice(*(np.take_along_axis(values, chosen, axis=0)[0] for values in found))
+        candidates = (np.broadcast_to(values, rates.shape) for values in (rates, atomic, accumulation))
+        return BatchChoice(*(np.take_along_axis(values, chosen, axis=0)[0] for values in candidates))
 
     def _candidates(self, replicas: Ints) -> tuple[Ints, Ints]:
         """Candidates (first axis): atomic batch sizes, some out of bounds, and passes before the last."""

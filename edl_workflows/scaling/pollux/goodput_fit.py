@@ -78,13 +78,13 @@ def fit_step_times(measurements: Iterable[StepMeasurement]) -> PerfParams:
     Raises:
         InvalidError: no measurement is possible.
     """
-    rows = _merged([one for one in measurements if _possible(one)])
-    if not rows:
+    medians = _merged([measurement for measurement in measurements if _possible(measurement)])
+    if not medians:
         raise InvalidError(
             "no measurement of a step can be used: "
             "give at least one with 1 <= nodes <= replicas, and seconds above 0"
         )
-    data = _Data.of(rows)
+    data = _Data.of(medians)
     values = portable_exp(_solved(data)).tolist()
     if not data.several.any():
         values[_A_N], values[_B_N] = _INTER_NODE * values[_A_R], _INTER_NODE * values[_B_R]
@@ -96,48 +96,56 @@ class FitCache:
     """Fits shared by several jobs: the same measurements are fitted once."""
 
     def __init__(self) -> None:
-        self._known: dict[frozenset[StepMeasurement], PerfParams] = {}
+        self._fitted: dict[frozenset[StepMeasurement], PerfParams] = {}
 
     def fit(self, measurements: Iterable[StepMeasurement]) -> PerfParams:
         """`fit_step_times` of these measurements."""
         key = frozenset(measurements)
-        if key not in self._known:
-            self._known[key] = fit_step_times(key)
-        return self._known[key]
+        if key not in self._fitted:
+            self._fitted[key] = fit_step_times(key)
+        return self._fitted[key]
 
 
-def _possible(one: StepMeasurement) -> bool:
-    numbers = (one.nodes, one.replicas, one.atomic, one.step_seconds)
-    return all(isfinite(number) and number > 0 for number in numbers) and 1 <= one.nodes <= one.replicas
+def _possible(measurement: StepMeasurement) -> bool:
+    numbers = (measurement.nodes, measurement.replicas, measurement.atomic, measurement.step_seconds)
+    return (
+        all(isfinite(number) and number > 0 for number in numbers)
+        and 1 <= measurement.nodes <= measurement.replicas
+    )
 
 
 def _merged(measurements: Sequence[StepMeasurement]) -> list[StepMeasurement]:
-    """One row, the median, for each distinct placement and batch."""
+    """One measurement, the median, for each distinct placement and batch."""
     groups: dict[tuple[int, int, int], list[StepMeasurement]] = {}
-    for one in measurements:
-        groups.setdefault((min(one.nodes, 2), one.replicas, one.atomic), []).append(one)
+    for measurement in measurements:
+        groups.setdefault((min(measurement.nodes, 2), measurement.replicas, measurement.atomic), []).append(
+            measurement
+        )
     return [
-        StepMeasurement(*key, median(one.step_seconds for one in group), _grad_seconds(group))
+        StepMeasurement(*key, median(measurement.step_seconds for measurement in group), _grad_seconds(group))
         for key, group in sorted(groups.items())
     ]
 
 
 def _grad_seconds(group: Sequence[StepMeasurement]) -> float | None:
-    known = [one.step_seconds if one.replicas == 1 else one.grad_seconds for one in group]
-    sound = [value for value in known if value is not None and isfinite(value) and value > 0]
+    seconds = [
+        measurement.step_seconds if measurement.replicas == 1 else measurement.grad_seconds
+        for measurement in group
+    ]
+    sound = [value for value in seconds if value is not None and isfinite(value) and value > 0]
     return median(sound) if sound else None
 
 
 @dataclass(frozen=True)
 class _Data:
-    """Rows as arrays, and the start values of the parameters.
+    """Measurements as arrays, and the start values of the parameters.
 
     Attributes:
         several, multiple: whether there are several nodes; whether there are several replicas.
         beyond: replicas beyond two.
         atomic: samples of a pass.
         log_step, log_grad: logarithms of the seconds; `log_grad` has known values only.
-        known: whether the pass was measured.
+        has_grad: whether the pass was measured.
         start: first guess of the parameters' logarithms; gamma's is replaced.
         free: which parameters are fitted.
     """
@@ -148,33 +156,35 @@ class _Data:
     atomic: Floats
     log_step: Floats
     log_grad: Floats
-    known: NDArray[np.bool_]
+    has_grad: NDArray[np.bool_]
     start: Floats
     free: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, rows: Sequence[StepMeasurement]) -> "_Data":
-        nodes, replicas, atomic = np.array([(row.nodes, row.replicas, row.atomic) for row in rows]).T
-        step = np.array([row.step_seconds for row in rows])
-        known = np.array([row.grad_seconds is not None for row in rows])
-        grad = np.array([row.grad_seconds or 1.0 for row in rows])
+    def of(cls, measurements: Sequence[StepMeasurement]) -> "_Data":
+        nodes, replicas, atomic = np.array(
+            [(measurement.nodes, measurement.replicas, measurement.atomic) for measurement in measurements]
+        ).T
+        step = np.array([measurement.step_seconds for measurement in measurements])
+        has_grad = np.array([measurement.grad_seconds is not None for measurement in measurements])
+        grad = np.array([measurement.grad_seconds or 1.0 for measurement in measurements])
         several, multiple = nodes > 1, replicas > 1
-        passes = np.where(known, grad, step / 2)  # a guess if only the sum is known
+        passes = np.where(has_grad, grad, step / 2)  # a guess if only the sum is known
         within = multiple & ~several
         start, free = np.full(7, portable_log(_LEAST)), np.zeros(7, dtype=bool)
         start[_A_C] = portable_log(_mean(passes) / 2)
         start[_B_C] = portable_log(_mean(passes / atomic) / 2)
         free[_A_C], free[_B_C] = len(set(atomic.tolist())) > 1, True
-        for rows_of, alpha, beta in ((several, _A_N, _B_N), (within, _A_R, _B_R)):
-            if rows_of.any():
-                exchange = _mean(np.maximum(step - passes, 0.05 * step)[rows_of])
+        for mask, alpha, beta in ((several, _A_N, _B_N), (within, _A_R, _B_R)):
+            if mask.any():
+                exchange = _mean(np.maximum(step - passes, 0.05 * step)[mask])
                 start[alpha], start[beta] = portable_log([exchange, 0.1 * exchange])
-                free[alpha], free[beta] = True, len(set(replicas[rows_of].tolist())) > 1
+                free[alpha], free[beta] = True, len(set(replicas[mask].tolist())) > 1
                 start[beta] = start[beta] if free[beta] else portable_log(_LEAST)
         free[_GAMMA] = multiple.any()
         beyond = np.maximum(replicas - 2, 0).astype(float)
-        logs = portable_log(step), portable_log(grad[known])
-        return cls(several, multiple, beyond, atomic.astype(float), *logs, known, start, free)
+        logs = portable_log(step), portable_log(grad[has_grad])
+        return cls(several, multiple, beyond, atomic.astype(float), *logs, has_grad, start, free)
 
 
 def _solved(data: _Data) -> Floats:
@@ -187,7 +197,8 @@ def _solved(data: _Data) -> Floats:
     now = np.tile(data.start, (len(_GAMMAS), 1))
     now[:, _GAMMA] = portable_log(_GAMMAS) if data.free[_GAMMA] else 0.0
     errors, slopes = _errors(data, now)
-    limit = _HUBER / sqrt(len(data.log_step))  # errors are scaled so that the number of rows does not matter
+    # Errors are scaled so that the number of measurements does not matter.
+    limit = _HUBER / sqrt(len(data.log_step))
     cost, damping = _cost(errors, limit), np.full(len(now), 1e-3)
     going = np.arange(len(now))
     for _ in range(_ITERATIONS):
@@ -226,7 +237,7 @@ def _errors(data: _Data, logs: Floats) -> tuple[Floats, Floats]:
     """Errors of the logarithms and of the assumptions, and their derivatives by the free parameters.
 
     Args:
-        data: the rows.
+        data: the measurements.
         logs: starts × parameters.
     """
     parameters = portable_exp(logs)
@@ -254,11 +265,11 @@ def _errors(data: _Data, logs: Floats) -> tuple[Floats, Floats]:
     prior, prior_slopes = _assumptions(parameters)
     scale = 1.0 / sqrt(len(data.log_step))
     errors = [
-        scale * (log_grad[:, data.known] - data.log_grad),
+        scale * (log_grad[:, data.has_grad] - data.log_grad),
         scale * (log_grad + both / gamma - data.log_step),
         prior,
     ]
-    slopes = [scale * grad_slopes[:, data.known], scale * step_slopes, prior_slopes]
+    slopes = [scale * grad_slopes[:, data.has_grad], scale * step_slopes, prior_slopes]
     return np.concatenate(errors, axis=1), np.concatenate(slopes, axis=1)[:, :, data.free]
 
 

@@ -84,12 +84,12 @@ def best_measured(hints: Iterable[SchedulingHints]) -> dict[BatchLimits, Schedul
     Args:
         hints: the newest job's first; the result has the same order.
     """
-    found: dict[BatchLimits, SchedulingHints] = {}
-    for one in hints:
-        if one.model is not None:
-            known = found.setdefault(one.model.limits, one)
-            found[one.model.limits] = max(known, one, key=lambda each: each.profiled)
-    return found
+    by_limits: dict[BatchLimits, SchedulingHints] = {}
+    for candidate in hints:
+        if candidate.model is not None:
+            incumbent = by_limits.setdefault(candidate.model.limits, candidate)
+            by_limits[candidate.model.limits] = max(incumbent, candidate, key=lambda each: each.profiled)
+    return by_limits
 
 
 def read_hints(profilings: Mapping[str, Any]) -> SchedulingHints:
@@ -102,14 +102,14 @@ def read_hints(profilings: Mapping[str, Any]) -> SchedulingHints:
     Raises:
         InvalidError: a field is missing or invalid; the message names it.
     """
-    known = SchedulingHints(
+    hints = SchedulingHints(
         None,
         _whole(profilings, "maxProfiledReplicas", 0),
         _remaining(profilings.get("remainingSamples")),
         _limits(profilings) if profilings.get("initBatchSize") is not None else None,
     )
     if profilings.get("perfParams") is None or profilings.get("gradParams") is None:
-        return known
+        return hints
     perf, grad = _object(profilings, "perfParams"), _object(profilings, "gradParams")
     times = PerfParams(*(_number(perf, f"perfParams.{name}", name, _MOST_TIME) for name in _PERF))
     noise = GradParams(*(_number(grad, f"gradParams.{name}", name, _MOST_AMOUNT) for name in ("norm", "var")))
@@ -118,14 +118,18 @@ def read_hints(profilings: Mapping[str, Any]) -> SchedulingHints:
         raise InvalidError(
             "profilings.perfParams: a pass of less than a nanosecond: alpha_c or beta_c is wrong"
         )
-    return replace(known, model=GoodputModel(times, noise, limits))
+    return replace(hints, model=GoodputModel(times, noise, limits))
 
 
-def _remaining(said: Any) -> float | None:
+def _remaining(remaining_samples: Any) -> float | None:
     """The work left; None if it is no number, 0 if the job trained more than it declared."""
-    if isinstance(said, bool) or not isinstance(said, int | float) or not abs(said) <= _MOST_AMOUNT:
+    if (
+        isinstance(remaining_samples, bool)
+        or not isinstance(remaining_samples, int | float)
+        or not abs(remaining_samples) <= _MOST_AMOUNT
+    ):
         return None
-    return max(0.0, float(said))
+    return max(0.0, float(remaining_samples))
 
 
 def _limits(profilings: Mapping[str, Any]) -> BatchLimits:

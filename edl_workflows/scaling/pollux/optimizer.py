@@ -45,9 +45,9 @@ def optimize_allocations(
     """
     problem = _Problem(jobs, nodes, options or PolluxOptions())
     held = {job.info.key: list(previous.get(job.info.key, ())) for job in jobs}
-    while (found := problem.turn(held)) != held:
-        held = found
-    return found
+    while (allocations := problem.turn(held)) != held:
+        held = allocations
+    return allocations
 
 
 def allocation_worth(
@@ -73,9 +73,9 @@ def allocation_worth(
     problem, question = _asked(jobs, nodes, previous, options)
     cluster = ClusterPacking(question)
     for number, shape in enumerate(question.shapes):
-        there = allocations.get(shape.job.info.key, ())
-        place = problem.place(shape, there)
-        if there and place is None:
+        allocation = allocations.get(shape.job.info.key, ())
+        place = problem.place(shape, allocation)
+        if allocation and place is None:
             return -inf
         cluster.put(number, place)
     return cluster.worth
@@ -111,12 +111,12 @@ class _Problem:
         self._least_gain = LEAST_GAIN * fsum(job.weight for job in jobs)
         self._numbers = {node.key: number for number, node in enumerate(self._nodes)}
         names = sorted(
-            {name for job in jobs for one in (job.info.resources, *job.info.fixed) for name in one}
+            {name for job in jobs for requests in (job.info.resources, *job.info.fixed) for name in requests}
         )
         free = [resource_vector(node.free, names) for node in self._nodes]
         self._free = np.array(free).reshape(len(nodes), len(names))
-        there = ordered_sum(np.maximum(self._free, 0.0), 0).tolist()
-        self._total: Mapping[str, float] = dict(zip(names, there, strict=True))
+        totals = ordered_sum(np.maximum(self._free, 0.0), 0).tolist()
+        self._total: Mapping[str, float] = dict(zip(names, totals, strict=True))
 
     def turn(self, held: Mapping[str, list[str]]) -> dict[str, list[str]]:
         """An allocation better than `held`, or `held` itself."""
@@ -141,7 +141,7 @@ class _Problem:
         for job in pinned:
             self._pin(job, held[job.info.key], free, spanned)
         jobs = [job for job in self._jobs if job.info.preemptible or not held[job.info.key]]
-        elastic = [Counter(self._known(held[job.info.key][len(job.info.fixed) :])) for job in jobs]
+        elastic = [Counter(self._numbers_of(held[job.info.key][len(job.info.fixed) :])) for job in jobs]
         shapes = [
             job_shape(job, self._nodes, self._total, counts)
             for job, counts in zip(jobs, elastic, strict=True)
@@ -165,28 +165,28 @@ class _Problem:
 
     def _capacity(self, free: Floats) -> float:
         """The fraction of the scarcest resource that is left."""
-        there, left = (ordered_sum(np.maximum(amounts, 0.0), 0) for amounts in (self._free, free))
-        return float((left[there > 0] / there[there > 0]).min(initial=1.0))
+        totals, left = (ordered_sum(np.maximum(amounts, 0.0), 0) for amounts in (self._free, free))
+        return float((left[totals > 0] / totals[totals > 0]).min(initial=1.0))
 
     def _pin(self, job: PolluxJob, held: Sequence[str], free: Floats, spanned: list[int]) -> None:
         """Subtract the resources that a job holds which must not move."""
         for rank, node in enumerate(held):
             if node in self._numbers:
                 free[self._numbers[node]] -= resource_vector(job.info.demand(rank), self._total)
-        counts = Counter(self._known(held[len(job.info.fixed) :]))
+        counts = Counter(self._numbers_of(held[len(job.info.fixed) :]))
         for number in counts if len(counts) > 1 else ():
             spanned[number] += 1
 
-    def _known(self, nodes: Sequence[str]) -> list[int]:
+    def _numbers_of(self, nodes: Sequence[str]) -> list[int]:
         return [self._numbers[node] for node in nodes if node in self._numbers]
 
     def place(self, shape: JobShape, held: Sequence[str]) -> JobPlacement | None:
         """The placement of what a job holds; None if that is nothing or may not be kept."""
         fixed = len(shape.fixed)
-        known = self._known(held)
-        if not held or len(known) < len(held) or not shape.least <= len(held) - fixed <= shape.most:
+        numbers = self._numbers_of(held)
+        if not held or len(numbers) < len(held) or not shape.least <= len(held) - fixed <= shape.most:
             return None
-        return JobPlacement(tuple(known[:fixed]), tuple(sorted(Counter(known[fixed:]).items())))
+        return JobPlacement(tuple(numbers[:fixed]), tuple(sorted(Counter(numbers[fixed:]).items())))
 
     def _fair(self, shape: JobShape) -> tuple[int, bool]:
         """The fair share of a job: its number of replicas, and whether they are on several nodes."""

@@ -43,11 +43,13 @@ class PolluxPolicy:
         nodes: Mapping[str, NodeInfo],
         previous: Mapping[str, Allocation],
     ) -> dict[str, list[str]]:
-        known = _known(jobs)
+        jobs_with_hints = _with_hints(jobs)
         models = {
-            key: (hints.model, _most(job)) for key, (job, hints) in known.items() if hints.model is not None
+            key: (hints.model, _most(job))
+            for key, (job, hints) in jobs_with_hints.items()
+            if hints.model is not None
         }
-        return self._optimized(known, self._speedups.tables(models), nodes, previous)
+        return self._optimized(jobs_with_hints, self._speedups.tables(models), nodes, previous)
 
     def _optimized(
         self,
@@ -70,10 +72,11 @@ class PolluxPolicy:
                 )
                 for key, (job, hints) in jobs.items()
             ]
-            found = optimize_allocations(asked, list(nodes.values()), held, self._options)
-            if found == held:
-                return found
-            held = found  # a job's upper bound depends on what it holds, so one that shrank may shrink again
+            allocations = optimize_allocations(asked, list(nodes.values()), held, self._options)
+            if allocations == held:
+                return allocations
+            # A job's upper bound depends on what it holds, so one that shrank may shrink again.
+            held = allocations
 
 
 class ShortestFirstPolicy(PolluxPolicy):
@@ -83,7 +86,7 @@ class ShortestFirstPolicy(PolluxPolicy):
         super().__init__(SHORTEST_FIRST)
 
 
-def _known(jobs: Mapping[str, JobInfo]) -> dict[str, tuple[JobInfo, SchedulingHints]]:
+def _with_hints(jobs: Mapping[str, JobInfo]) -> dict[str, tuple[JobInfo, SchedulingHints]]:
     """Each job with what is known from its own reports and those of its scenario."""
     reported = {job.scenario: job.reported for job in jobs.values()}
     former = {scenario: best_measured(map(_read, reports)) for scenario, reports in reported.items()}

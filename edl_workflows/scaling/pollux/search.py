@@ -147,10 +147,10 @@ class ClusterPacking:
         free = self._free
         fixed: tuple[int, ...] = ()
         if shape.fixed:
-            found = self._fixed(shape, held)
-            if found is None:
+            fixed_part = self._fixed(shape, held)
+            if fixed_part is None:
                 return best
-            fixed, free = found
+            fixed, free = fixed_part
         slots = shape.slots(free).tolist()
         room = max(slots, default=0)
         if wants.local_score[job][room] > best[0]:
@@ -161,47 +161,47 @@ class ClusterPacking:
             for node, free_ in enumerate(slots)
         ]
         all_room = min(sum(for_several), shape.most)
-        wanted = wants.spread[job][all_room]
-        if wanted > room and wants.spread_score[job][all_room] > best[0]:
-            best = wants.spread_score[job][all_room], JobPlacement(fixed, _on_several(for_several, wanted))
+        replicas = wants.spread[job][all_room]
+        if replicas > room and wants.spread_score[job][all_room] > best[0]:
+            best = wants.spread_score[job][all_room], JobPlacement(fixed, _on_several(for_several, replicas))
         return best
 
     def _fixed(self, shape: JobShape, held: JobPlacement | None) -> tuple[tuple[int, ...], Floats] | None:
         """Nodes for the fixed replicas (present ones, else first-fit), and what is free after them."""
         free = self._free.copy()
-        found: list[int] = []
+        fixed_nodes: list[int] = []
         for rank, demand in enumerate(shape.fixed):
-            there = [held.fixed[rank]] if held is not None else []
-            nodes = (*there, *np.flatnonzero(shape.open).tolist())
+            held_nodes = [held.fixed[rank]] if held is not None else []
+            nodes = (*held_nodes, *np.flatnonzero(shape.open).tolist())
             node = next((node for node in nodes if _within(demand, free[node])), None)
             if node is None:
                 return None
             free[node] -= demand
-            found.append(node)
-        return tuple(found), free
+            fixed_nodes.append(node)
+        return tuple(fixed_nodes), free
 
-    def _on_one(self, slots: list[int], wanted: int) -> tuple[tuple[int, int], ...]:
+    def _on_one(self, slots: list[int], replicas: int) -> tuple[tuple[int, int], ...]:
         """Best fit: the node with the least free GPUs that are enough. Among equals, prefer one that jobs on
         several nodes can't use."""
-        if not wanted:
+        if not replicas:
             return ()
         _, _, node = min(
-            (free, not self._spread[node], node) for node, free in enumerate(slots) if free >= wanted
+            (free, not self._spread[node], node) for node, free in enumerate(slots) if free >= replicas
         )
-        return ((node, wanted),)
+        return ((node, replicas),)
 
 
-def _on_several(slots: list[int], wanted: int) -> tuple[tuple[int, int], ...]:
+def _on_several(slots: list[int], replicas: int) -> tuple[tuple[int, int], ...]:
     """As few nodes as possible: those with the most room, and best-fit for the rest."""
     counts: list[tuple[int, int]] = []
     order = sorted(range(len(slots)), key=lambda node: (-slots[node], node))
     for index, node in enumerate(order):
-        if slots[node] >= wanted:
-            fitting = [other for other in order[index:] if slots[other] >= wanted]
-            counts.append((min(fitting, key=lambda other: (slots[other], other)), wanted))
+        if slots[node] >= replicas:
+            fitting = [other for other in order[index:] if slots[other] >= replicas]
+            counts.append((min(fitting, key=lambda other: (slots[other], other)), replicas))
             break
         counts.append((node, slots[node]))
-        wanted -= slots[node]
+        replicas -= slots[node]
     return tuple(sorted(counts))
 
 
@@ -221,11 +221,11 @@ class AllocationSearch:
 
     def best(self) -> ClusterPacking:
         """The better result of two starts: the present placements, and what each job wants at the price."""
-        found = self._improved(self.held())
-        if self._near(found):
-            return found
-        other = self._improved(self._at_price())
-        return other if other.worth > found.worth else found
+        from_held = self._improved(self.held())
+        if self._near(from_held):
+            return from_held
+        from_price = self._improved(self._at_price())
+        return from_price if from_price.worth > from_held.worth else from_held
 
     def _near(self, cluster: ClusterPacking) -> bool:
         return cluster.worth >= self._question.bound - self._question.near
@@ -256,8 +256,8 @@ class AllocationSearch:
             if held is not None and wants.kept[job] >= max(local, several) and cluster.fits(job, held):
                 cluster.put(job, held)
             else:
-                wanted = wants.local[job][-1] if local >= several else wants.spread[job][-1]
-                moving.append((-wanted, job))
+                replicas = wants.local[job][-1] if local >= several else wants.spread[job][-1]
+                moving.append((-replicas, job))
         for _, job in sorted(moving):
             cluster.put(job, cluster.proposal(job, wants)[1])
         return cluster
@@ -267,11 +267,11 @@ class AllocationSearch:
         self._offer(cluster, self._jobs)
         trials = _TRIALS
         for _, job in self._unhappy(cluster):
-            for others in self._rivals(cluster, job):
+            for rivals in self._rivals(cluster, job):
                 if trials == 0 or self._near(cluster):
                     return cluster
                 trials -= 1
-                if self._exchanged(cluster, job, others):
+                if self._exchanged(cluster, job, rivals):
                     break
         return cluster
 
@@ -282,9 +282,9 @@ class AllocationSearch:
             for job in jobs:
                 place = cluster.take(job)
                 worth = cluster.worth_of(job, place)
-                score, found = cluster.proposal(job, wants)
+                score, proposal = cluster.proposal(job, wants)
                 better = score > worth - price * self._share(job, place) + _LEAST_GAIN
-                cluster.put(job, found if better else place)
+                cluster.put(job, proposal if better else place)
 
     def _share(self, job: int, place: JobPlacement | None) -> float:
         return 0.0 if place is None else float(self._question.values.share[job, place.elastic])
@@ -293,46 +293,46 @@ class AllocationSearch:
         """The jobs that want something else at the price, those with the largest loss first."""
         wants, missing = self._wants[0], []
         for job in self._jobs:
-            wanted = max(
+            best_score = max(
                 wants.local_score[job][-1], wants.spread_score[job][-1], wants.kept[job], wants.nothing[job]
             )
             place = cluster.places[job]
             has = cluster.worth_of(job, place) - self._question.price * self._share(job, place)
-            if wanted > has + _LEAST_GAIN:
-                missing.append((has - wanted, job))
+            if best_score > has + _LEAST_GAIN:
+                missing.append((has - best_score, job))
         return sorted(missing)
 
     def _rivals(self, cluster: ClusterPacking, job: int) -> list[tuple[int, ...]]:
         """Groups of jobs that may make room for a job: all jobs of a node, or any single one."""
         on: Mapping[int, list[int]] = {node: [] for node in range(len(self._question.free))}
-        others = [other for other in self._jobs if other != job and cluster.places[other] is not None]
-        for other in others:
+        rivals = [other for other in self._jobs if other != job and cluster.places[other] is not None]
+        for other in rivals:
             place = cluster.places[other]
             for node, _ in place.counts if place is not None else ():
                 on[node].append(other)
         return [
             *dict.fromkeys(tuple(jobs) for jobs in on.values() if len(jobs) > 1),
-            *((other,) for other in others),
+            *((other,) for other in rivals),
         ]
 
-    def _exchanged(self, cluster: ClusterPacking, job: int, others: tuple[int, ...]) -> bool:
+    def _exchanged(self, cluster: ClusterPacking, job: int, rivals: tuple[int, ...]) -> bool:
         """Remove all, place the job first and then the others; undo it unless the result is better."""
-        before, group = cluster.worth, (job, *others)
-        places = [cluster.take(one) for one in group]
-        for one in group:
-            cluster.put(one, cluster.proposal(one, self._wants[0])[1])
+        before, group = cluster.worth, (job, *rivals)
+        places = [cluster.take(member) for member in group]
+        for member in group:
+            cluster.put(member, cluster.proposal(member, self._wants[0])[1])
         self._offer_last(cluster, group)
         if cluster.worth > before + _LEAST_GAIN:
             return True
-        for one in group:
-            cluster.take(one)
-        for one, place in zip(group, places, strict=True):
-            cluster.put(one, place)
+        for member in group:
+            cluster.take(member)
+        for member, place in zip(group, places, strict=True):
+            cluster.put(member, place)
         return False
 
     def _offer_last(self, cluster: ClusterPacking, jobs: Iterable[int]) -> None:
         """Let each job take the best placement that the others leave, at no price."""
         for job in jobs:
             place = cluster.take(job)
-            score, found = cluster.proposal(job, self._wants[-1])
-            cluster.put(job, found if score > cluster.worth_of(job, place) + _LEAST_GAIN else place)
+            score, proposal = cluster.proposal(job, self._wants[-1])
+            cluster.put(job, proposal if score > cluster.worth_of(job, place) + _LEAST_GAIN else place)

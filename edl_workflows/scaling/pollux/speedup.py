@@ -54,7 +54,7 @@ class SpeedupTable:
         nodes = np.stack([np.ones_like(replicas), np.minimum(replicas, 2)])  # one node or several
         goodput = model.best(nodes, replicas).goodput
         base = goodput[0, 0] if goodput[0, 0] > 0 else 1.0
-        local, spread = ((0.0, *row) for row in (goodput / base).tolist())
+        local, spread = ((0.0, *speedups) for speedups in (goodput / base).tolist())
         return cls(local, spread)
 
 

@@ -85,14 +85,14 @@ class JobShape:
     caps: NDArray[np.int64]
     open: NDArray[np.bool_]
     share: float
-    wanted: NDArray[np.intp] = field(repr=False)
+    requested_resources: NDArray[np.intp] = field(repr=False)
     """The resources that an elastic replica requests."""
 
     def slots(self, free: Floats) -> NDArray[np.int64]:
         """How many elastic replicas fit on each node."""
-        if not len(self.wanted):
+        if not len(self.requested_resources):
             return self.caps
-        amounts = free[:, self.wanted] / self.demand[self.wanted]
+        amounts = free[:, self.requested_resources] / self.demand[self.requested_resources]
         fitting: NDArray[np.int64] = amounts.min(axis=1).clip(0.0, self.caps).astype(np.int64)
         return fitting
 
@@ -115,12 +115,12 @@ def job_shape(
     if info.max_replicas < info.min_replicas or not all(map(_sound, (info.resources, *info.fixed))):
         least, most = 1, 0  # contradictory bounds or invalid requests: nothing is allowed
     demand = resource_vector(info.resources, total)
-    for amount, there in zip(demand.tolist(), total.values(), strict=True):
+    for amount, available in zip(demand.tolist(), total.values(), strict=True):
         if amount > 0:  # more replicas than the whole cluster holds
-            most = min(most, int(there / amount * (1 + _SLACK)))
+            most = min(most, int(available / amount * (1 + _SLACK)))
     shares = [
-        min(amount / there, 1.0) if there > 0 else 1.0
-        for amount, there in zip(demand.tolist(), total.values(), strict=True)
+        min(amount / available, 1.0) if available > 0 else 1.0
+        for amount, available in zip(demand.tolist(), total.values(), strict=True)
         if amount
     ]
     free_to = np.array([node.schedulable and node.key not in info.excluded for node in nodes], dtype=bool)
@@ -132,11 +132,11 @@ def job_shape(
         least=least,
         most=most,
         demand=demand,
-        fixed=tuple(resource_vector(one, total) for one in info.fixed),
+        fixed=tuple(resource_vector(requests, total) for requests in info.fixed),
         caps=caps,
         open=free_to,
         share=max(shares, default=0.0),
-        wanted=np.flatnonzero(demand),
+        requested_resources=np.flatnonzero(demand),
     )
 
 
@@ -170,17 +170,17 @@ class AllocationValues:
             capacity: the shares that the jobs may have together.
         """
         worth, share = self._options()
-        rows = np.arange(len(worth))
+        job_numbers = np.arange(len(worth))
 
-        def wanted(price: float) -> float:
-            return fsum(share[rows, np.argmax(worth - price * share, axis=1)].tolist())
+        def demand(price: float) -> float:
+            return fsum(share[job_numbers, np.argmax(worth - price * share, axis=1)].tolist())
 
-        if not len(worth) or wanted(0.0) <= capacity * (1 + _SLACK):
+        if not len(worth) or demand(0.0) <= capacity * (1 + _SLACK):
             return 0.0
         low, high = _PRICES
         for _ in range(_BISECTIONS):
             middle = sqrt(low * high)
-            low, high = (middle, high) if wanted(middle) > capacity * (1 + _SLACK) else (low, middle)
+            low, high = (middle, high) if demand(middle) > capacity * (1 + _SLACK) else (low, middle)
         return high
 
     def bound(self, price: float, capacity: float) -> float:
@@ -247,7 +247,7 @@ def allocation_values(
     """
     width = max((shape.most for shape in shapes), default=0) + 1
     count = len(shapes)
-    found = AllocationValues(
+    values = AllocationValues(
         local=np.full((count, width), -inf),
         spread=np.full((count, width), -inf),
         kept=np.full(count, -inf),
@@ -256,41 +256,41 @@ def allocation_values(
         kept_share=np.zeros(count),
     )
     weights = _weights([shape.job for shape in shapes], fair, options)
-    for row, (shape, weight) in enumerate(zip(shapes, weights, strict=True)):
-        _fill(found, row, shape, held[row], _fair_speed(shape.job, *fair[row]), weight, options)
-    return found
+    for number, (shape, weight) in enumerate(zip(shapes, weights, strict=True)):
+        _fill(values, number, shape, held[number], _fair_speed(shape.job, *fair[number]), weight, options)
+    return values
 
 
 def _fill(
     values: AllocationValues,
-    row: int,
+    number: int,
     shape: JobShape,
     held: Mapping[int, int],
     base: float,
     weight: float,
     options: PolluxOptions,
 ) -> None:
-    """Fill in one job's row; `base` is its speed with a fair share."""
+    """Fill in the values of one job; `base` is its speed with a fair share."""
     job = shape.job
     fixed = len(shape.fixed)
     tables = [_speeds(table, fixed, shape.most) for table in (job.speedup.local, job.speedup.spread)]
     factor = _restart_factor(job, options.restart_seconds) if held else 1.0
     allowed = slice(shape.least, shape.most + 1)
-    for rows, speeds in zip((values.local, values.spread), tables, strict=True):
-        rows[row, allowed] = _worth(speeds[allowed] / base * factor, weight, options.fairness)
+    for worth, speeds in zip((values.local, values.spread), tables, strict=True):
+        worth[number, allowed] = _worth(speeds[allowed] / base * factor, weight, options.fairness)
     slow = float(_worth(np.array([1.0]), weight, options.fairness)[0])
     # A placed job is worth more than a waiting one, whatever its table says: its speed-up is at least
     # LEAST_SPEEDUP.
     urgency = PRIORITY_FACTOR ** max(min(job.info.priority, MOST_PRIORITY), 0)
     if options.shortest_first:
         urgency *= max(1.0, min(_age(job) / PATIENCE, MOST_PATIENCE) * job.weight / weight)
-    values.nothing[row] = slow - (slow - _lowest(weight, options.fairness)) * urgency
-    values.share[row] = (np.arange(values.share.shape[1]) + fixed) * shape.share
+    values.nothing[number] = slow - (slow - _lowest(weight, options.fairness)) * urgency
+    values.share[number] = (np.arange(values.share.shape[1]) + fixed) * shape.share
     total = sum(held.values())
     if held and shape.least <= total <= shape.most:
         speed = tables[len(held) > 1][total] / base
-        values.kept[row] = float(_worth(np.array([speed]), weight, options.fairness)[0])
-        values.kept_share[row] = values.share[row, total]
+        values.kept[number] = float(_worth(np.array([speed]), weight, options.fairness)[0])
+        values.kept_share[number] = values.share[number, total]
 
 
 def _weights(
@@ -359,8 +359,8 @@ def _running_best(scores: Floats) -> tuple[NDArray[np.int64], Floats]:
 
 def resource_vector(amounts: Resources, names: Iterable[str]) -> Floats:
     """Amounts in the order of the names; those that are not finite count as 0."""
-    found = np.array([amounts.get(name, 0.0) for name in names], dtype=float)
-    return np.where(np.isfinite(found), found, 0.0)
+    vector = np.array([amounts.get(name, 0.0) for name in names], dtype=float)
+    return np.where(np.isfinite(vector), vector, 0.0)
 
 
 def _sound(demand: Resources) -> bool:

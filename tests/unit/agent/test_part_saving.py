@@ -19,7 +19,7 @@ from edl_workflows.agent.persisting import Persister
 from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.restoring import CheckpointRestorer
 from edl_workflows.agent.saving import SaveWish
-from edl_workflows.agent.snapshots import SnapshotFolder, SnapshotStage, take_folder
+from edl_workflows.agent.snapshots import SnapshotFolder, SnapshotStage, claim_folder
 from edl_workflows.agent.tensor_parts import export_safetensors, load_checkpoint, write_offsets
 from edl_workflows.agent.tensors import CopyGuard, State, StateBlock, TensorSpec, load, write_state
 from edl_workflows.agent.two_stages import TwoStages
@@ -57,7 +57,7 @@ class Node:
 
     def __init__(self, folder: Path, client: MasterClient, store: CheckpointStore, index: int) -> None:
         folder.mkdir(exist_ok=True)
-        self.memory = take_folder(folder / f"node-{index}")
+        self.memory = claim_folder(folder / f"node-{index}")
         self.persister = Persister(self.memory, client, NodeRef(type="worker", id=index))
         self._store = store
         self._index = index
@@ -307,7 +307,7 @@ def members(
     (tmp_path / "memory").mkdir()
     made = []
     for index in range(2):
-        folder = take_folder(tmp_path / "memory" / f"node-{index}")
+        folder = claim_folder(tmp_path / "memory" / f"node-{index}")
         monkeypatch.setenv(names.ENV_SNAPSHOT_DIR, str(folder.folder))
         environment = NodeEnvironment.read({**pod_env, names.ENV_NODE_ID: str(index)})
         made.append((Job(environment, 1, MasterClient(master.url, TOKEN)), folder))

@@ -15,7 +15,7 @@ from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.peer_server import PeerServer
 from edl_workflows.agent.peers import PeerAgent, PeerCopies, partner_host
-from edl_workflows.agent.snapshots import ModelSnapshot, SnapshotFolder, take_folder
+from edl_workflows.agent.snapshots import ModelSnapshot, SnapshotFolder, claim_folder
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.jobs import names
 from edl_workflows.protocol.nodes import Directive
@@ -103,7 +103,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> int:
 @pytest.fixture
 def source(tmp_path: Path, port: int) -> Iterator[SnapshotFolder]:
     """A chief's copies, given to who asks."""
-    folder = take_folder(tmp_path / "chief")
+    folder = claim_folder(tmp_path / "chief")
     server = PeerServer(folder, (HOST, port), TOKEN)
     server.start()
     yield folder
@@ -301,7 +301,7 @@ def backup(
     monkeypatch.setattr("edl_workflows.agent.peers.addresses.listen", lambda _port: (HOST, 0))
     with MasterClient(master.url, TOKEN) as client:
         peers = PeerCopies(
-            take_folder(tmp_path / "backup"), environment, client, lambda: Directive(revision=1)
+            claim_folder(tmp_path / "backup"), environment, client, lambda: Directive(revision=1)
         )
         peers.start()
         yield peers
@@ -334,7 +334,7 @@ def test_backup_persists_what_a_lost_machine_had_copied(
 ) -> None:
     """If the chief's machine is lost with its memory, its partner persists the chief's newest copy under its
     ticket."""
-    folder = take_folder(tmp_path / "chief")
+    folder = claim_folder(tmp_path / "chief")
     server = PeerServer(folder, (HOST, port), TOKEN)
     server.start()
     made = copied(folder, b"newest", step=5, persist=False)
@@ -405,7 +405,7 @@ def test_node_that_ends_leaves_its_partners_copies_to_the_partner(
     monkeypatch.setattr("edl_workflows.agent.peers.addresses.listen", lambda _port: (HOST, 0))
     with MasterClient(master.url, TOKEN) as client:
         peers = PeerCopies(
-            take_folder(tmp_path / "backup"), environment, client, lambda: Directive(revision=1)
+            claim_folder(tmp_path / "backup"), environment, client, lambda: Directive(revision=1)
         )
         peers.start()
         copied(source, b"one", step=1, persist=False)

@@ -20,8 +20,8 @@ from edl_workflows.agent.snapshots import (
     ModelSnapshot,
     SnapshotFolder,
     SnapshotStage,
+    claim_folder,
     node_folder,
-    take_folder,
 )
 from edl_workflows.agent.tensors import State, StateBlock, load
 from edl_workflows.jobs import names
@@ -36,7 +36,7 @@ NODE = NodeRef(type="worker", id=0)
 @pytest.fixture
 def folder(tmp_path: Path) -> SnapshotFolder:
     """The node's copies."""
-    return take_folder(tmp_path / "memory")
+    return claim_folder(tmp_path / "memory")
 
 
 @pytest.fixture

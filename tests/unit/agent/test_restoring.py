@@ -14,7 +14,7 @@ from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.job import Job
 from edl_workflows.agent.restoring import CheckpointRestorer
-from edl_workflows.agent.snapshots import take_folder
+from edl_workflows.agent.snapshots import claim_folder
 from edl_workflows.agent.tensors import State, StateBlock, save
 from edl_workflows.exceptions import CheckpointError, InvalidError
 from edl_workflows.protocol.cluster import CheckpointRef
@@ -197,7 +197,7 @@ def test_nearest_copy_is_read(
 ) -> None:
     """The checkpoint that the master names is read from this node's memory if a copy is there, its own or
     another node's; a copy of another checkpoint, or one that could not be persisted, is not taken for it."""
-    memory = take_folder(tmp_path / "memory")
+    memory = claim_folder(tmp_path / "memory")
     folder = memory if place == "own" else memory.of_peer
     folder.folder.mkdir(exist_ok=True)
     block = StateBlock(State.of(10, {"w": np.full(3, 10)}))
@@ -239,7 +239,7 @@ def test_copy_that_is_no_state_is_passed_over_for_storage(
 ) -> None:
     """A copy from another node that is not a valid state is skipped. The checkpoint is read from storage and
     verified by its checksums."""
-    memory = take_folder(tmp_path / "memory")
+    memory = claim_folder(tmp_path / "memory")
     memory.of_peer.folder.mkdir()
     ref = store.publish(10, lambda folder: save(folder, State.of(10, {"w": np.full(3, 10)})))
     place, _, name = ref.uri.rpartition("/")

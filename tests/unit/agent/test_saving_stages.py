@@ -12,7 +12,7 @@ from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.job import Job
-from edl_workflows.agent.snapshots import ModelSnapshot, SnapshotFolder, SnapshotStage, take_folder
+from edl_workflows.agent.snapshots import ModelSnapshot, SnapshotFolder, SnapshotStage, claim_folder
 from edl_workflows.agent.tensors import State, TensorSpec
 from edl_workflows.agent.two_stages import TwoStages
 from edl_workflows.exceptions import InvalidError
@@ -45,7 +45,7 @@ def connect(
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SnapshotFolder:
     """The node's copies; nobody persists them in this test."""
-    folder = take_folder(tmp_path / "memory")
+    folder = claim_folder(tmp_path / "memory")
     monkeypatch.setenv(names.ENV_SNAPSHOT_DIR, str(folder.folder))
     return folder
 

@@ -17,8 +17,8 @@ from edl_workflows.agent.snapshots import (
     NoMemoryError,
     SnapshotFolder,
     SnapshotStage,
+    claim_folder,
     node_folder,
-    take_folder,
 )
 from edl_workflows.exceptions import CheckpointError
 
@@ -55,7 +55,7 @@ def content(folder: SnapshotFolder, number: int) -> bytes | None:
 @pytest.fixture
 def folder(tmp_path: Path) -> SnapshotFolder:
     """A node's folder."""
-    return take_folder(tmp_path / "edl-node")
+    return claim_folder(tmp_path / "edl-node")
 
 
 def test_two_copies_stay_and_the_third_replaces_the_first(folder: SnapshotFolder) -> None:
@@ -161,15 +161,15 @@ def test_node_has_one_agent(tmp_path: Path, folder: SnapshotFolder) -> None:
     """A second agent of a node is rejected, since both would persist everything. An agent that was restarted
     takes over the copies."""
     with pytest.raises(CheckpointError, match="another agent uses it"):
-        take_folder(folder.folder)
+        claim_folder(folder.folder)
     other = node_folder(tmp_path, "uid", "worker", 3)
     script = (
-        "import sys; from pathlib import Path; from edl_workflows.agent.snapshots import take_folder as t; "
+        "import sys; from pathlib import Path; from edl_workflows.agent.snapshots import claim_folder as t; "
         "t(Path(sys.argv[1]))"
     )
     assert subprocess.run([sys.executable, "-c", script, str(other)]).returncode == 0
     (other / "slot-0").write_text("left behind")
-    take_folder(other)
+    claim_folder(other)
     assert (other / "slot-0").read_text() == "left behind"
 
 
@@ -181,7 +181,7 @@ def test_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "open")
     for name in ("open", "link"):
         with pytest.raises(CheckpointError, match="belongs to another user"):
-            take_folder(tmp_path / name)
+            claim_folder(tmp_path / name)
 
 
 def test_abandoned_folders_are_removed(tmp_path: Path, folder: SnapshotFolder) -> None:
@@ -196,7 +196,7 @@ def test_abandoned_folders_are_removed(tmp_path: Path, folder: SnapshotFolder) -
     os.utime(tmp_path / "edl-young")
     os.utime(folder.folder, (old, old))
 
-    take_folder(tmp_path / "edl-another")
+    claim_folder(tmp_path / "edl-another")
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"edl-young", "edl-node", "edl-another", "edl-volume"}
     shutil.rmtree(tmp_path / "edl-young")

@@ -46,8 +46,8 @@ def asked(tf: Any, build: Callable[[Any], tuple[Any, dict[str, Any]]], values: d
         check.last = values
         with tf.compat.v1.Session() as session:
             before = check.before(session)
-        batch = check.take()
-        assert check.take() == b"", "it belongs to one checkpoint"
+        batch = check.pop_batch()
+        assert check.pop_batch() == b"", "it belongs to one checkpoint"
         with tf.compat.v1.Session() as session:
             return before, batch, check.of(session, batch)
 

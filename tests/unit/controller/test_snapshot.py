@@ -8,11 +8,11 @@ import pytest
 
 from edl_workflows.controller.snapshot import (
     AllocationSnapshot,
+    build_snapshot,
     group_by_scenario,
     kept_node,
     kept_pod,
     node_demand,
-    take_snapshot,
 )
 from edl_workflows.jobs import names
 from edl_workflows.jobs.di_job import pods
@@ -60,7 +60,7 @@ def taken(
     jobs: list[DIJob], nodes: list[dict[str, Any]], placed: list[dict[str, Any]] | None = None
 ) -> AllocationSnapshot:
     """The snapshot of these."""
-    return take_snapshot(jobs, map(kept_node, nodes), map(kept_pod, placed or []), DEFAULTS, NOW, {})
+    return build_snapshot(jobs, map(kept_node, nodes), map(kept_pod, placed or []), DEFAULTS, NOW, {})
 
 
 def cpu(nodes: Mapping[str, Any]) -> dict[str, float]:

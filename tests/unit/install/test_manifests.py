@@ -175,8 +175,8 @@ def test_the_autoscaler_gets_what_it_needs() -> None:
 def test_an_elastic_job_is_changed_by_plans_alone() -> None:
     """The autoscaler may not update ElasticJobs; the controller's permission to create plans is needed by its
     masters anyway."""
-    rows = InstallOptions(image=IMAGE, kinds=("ElasticJob", "ScalePlan"), autoscaler=True).rows
-    ours = {one for one in rights(rbac.autoscaler_rules(rows)) if one[0]}
+    job_kinds = InstallOptions(image=IMAGE, kinds=("ElasticJob", "ScalePlan"), autoscaler=True).job_kinds
+    ours = {one for one in rights(rbac.autoscaler_rules(job_kinds)) if one[0]}
 
     assert ours == {(names.GROUP, "elasticjobs", "get"), (names.GROUP, "scaleplans", "create")}
 

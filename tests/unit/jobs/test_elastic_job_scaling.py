@@ -92,7 +92,7 @@ def test_what_holds_stands_in_the_status() -> None:
     """Plans do not edit the spec, which keeps the initial numbers; the status has the current ones."""
     grown = job(status={"replicaStatuses": {"worker": {"desired": 4}, "dlrover-master": {"desired": 1}}})
 
-    assert scaling.count_wanted_nodes(grown) == {"ps": 1, "worker": 4}
+    assert scaling.count_desired_nodes(grown) == {"ps": 1, "worker": 4}
     elastic = scaling.elastic_role(grown)
     assert elastic is not None
     assert elastic.replicas == 4

@@ -91,7 +91,7 @@ def test_the_newest_values_stay_and_their_number_is_bounded(
     statistics = Statistics()
     expected: dict[str, tuple[int, float]] = {}
     for step, metrics in reports:
-        statistics.take_step(report(step, metrics))
+        statistics.record_step(report(step, metrics))
         for name, value in metrics.items():
             if (name in expected and step >= expected[name][0]) or (
                 name not in expected and len(expected) < MAX_METRICS
@@ -106,10 +106,10 @@ def test_steps_that_go_back_count_again() -> None:
     """After a restart from a checkpoint, the values of the new version replace later ones of the old
     version."""
     statistics = Statistics()
-    statistics.take_step(report(100, {"accuracy": 0.9}))
+    statistics.record_step(report(100, {"accuracy": 0.9}))
     statistics.restart()
     assert statistics.metrics == {"accuracy": 0.9}
-    statistics.take_step(report(50, {"accuracy": 0.8}))
+    statistics.record_step(report(50, {"accuracy": 0.8}))
     assert statistics.metrics == {"accuracy": 0.8}
 
 
@@ -117,12 +117,12 @@ def test_the_loss_of_steps_is_a_metric() -> None:
     """The loss is a metric beside as many others as a program may report. A metric named loss takes
     precedence."""
     statistics = Statistics()
-    statistics.take_step(report(1, {f"m{index:02}": 1.0 for index in range(MAX_METRICS)}))
-    statistics.take_step(report(2, {}).model_copy(update={"loss": 0.5}))
+    statistics.record_step(report(1, {f"m{index:02}": 1.0 for index in range(MAX_METRICS)}))
+    statistics.record_step(report(2, {}).model_copy(update={"loss": 0.5}))
     assert statistics.metrics[LOSS] == 0.5
     assert len(statistics.metrics) == MAX_METRICS + 1
 
-    statistics.take_step(report(3, {LOSS: 0.25}).model_copy(update={"loss": 0.5}))
+    statistics.record_step(report(3, {LOSS: 0.25}).model_copy(update={"loss": 0.5}))
     assert statistics.metrics[LOSS] == 0.25
 
 

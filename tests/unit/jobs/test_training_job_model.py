@@ -279,7 +279,7 @@ def test_bounds_may_be_edited_past_the_number_of_trainers() -> None:
     new = copy.deepcopy(old)
     new["spec"]["trainer"]["max-instance"] = 3
     assert refused_by_server(new, old) == ""
-    assert TrainingJob.parse(new).spec.trainer.wanted == 3
+    assert TrainingJob.parse(new).spec.trainer.desired == 3
     new["spec"]["trainer"]["parallelism"] = 4
     assert "parallelism: must be from min-instance to max-instance" in refused_by_server(new, old)
 

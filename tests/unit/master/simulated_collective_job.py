@@ -121,7 +121,7 @@ class SimulatedCollectiveJob(SimulatedJob):
 
     def _report(self, pod: SimulatedPod, version: int, what: ProcessState) -> None:
         with contextlib.suppress(ConflictError):  # it acts on an older word of the master
-            messages.take_process_report(
+            messages.record_process_report(
                 self.state,
                 ProcessReport(
                     node=pod.ref,
@@ -147,4 +147,4 @@ class SimulatedCollectiveJob(SimulatedJob):
             first_step_time=self.now,
         )
         with contextlib.suppress(ConflictError):
-            messages.take_step_report(self.state, report)
+            messages.record_step_report(self.state, report)

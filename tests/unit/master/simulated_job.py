@@ -183,10 +183,10 @@ class SimulatedJob:
 
     def look(self) -> None:
         """The autoscaler takes a sample, asks the local optimizer where it would, and takes the answer."""
-        autoscale_steps.take_sample(self.state, self.now)
+        autoscale_steps.record_sample(self.state, self.now)
         asked = autoscale_steps.next_request(self.state, self.now)
         if asked is not None:
-            autoscale_steps.take_answer(
+            autoscale_steps.apply_answer(
                 self.state, asked, autoscale_steps.local_answer(asked, self.now), self.now
             )
         self.settle()
@@ -249,8 +249,8 @@ class SimulatedJob:
         )
         messages.register_node(self.state, registration, self.now)
         beat = Heartbeat(node=pod.ref, incarnation=f"{pod.type}{pod.id}", usage=self.usage(pod))
-        messages.take_heartbeat(self.state, beat, self.now)
-        directive = views.directive_for(self.published, str(pod.ref), known=node is not None)
+        messages.record_heartbeat(self.state, beat, self.now)
+        directive = views.directive_for(self.published, str(pod.ref), registered=node is not None)
         if directive.stop or (directive.finished and pod.type == names.PS_TYPE):
             self._exit(pod, directive.active.version if directive.active else 0, 0)
         else:
@@ -310,7 +310,7 @@ class SimulatedJob:
             return True
         report = ModelReport(node=pod.ref, version=active.version, evaluation=says)
         try:
-            return not model_messages.take_model_report(self.state, report).refused
+            return not model_messages.record_model_report(self.state, report).refused
         except ConflictError:
             return False  # another is the chief, or the version is left
 
@@ -321,7 +321,7 @@ class SimulatedJob:
         newest = list(self.manifests.values())[-1]
         said = newest.model_copy(update={"node": pod.ref, "version": active.version})
         try:
-            model_messages.take_restored_checkpoint(self.state, said, self.now)
+            model_messages.record_restored_checkpoint(self.state, said, self.now)
         except ConflictError:
             return False  # the version, or the chief, is another by now
         return newest.uri not in self.damaged
@@ -329,10 +329,10 @@ class SimulatedJob:
     def _report_damage(self, pod: SimulatedPod, version: int, uri: str) -> None:
         damage = CheckpointDamage(node=pod.ref, version=version, uri=uri, error=f"{uri}: torn")
         with contextlib.suppress(ConflictError):  # another process said it before, and the version is left
-            model_messages.take_damaged_checkpoint(self.state, damage)
+            model_messages.record_damaged_checkpoint(self.state, damage)
 
     def _report(self, pod: SimulatedPod, version: int, what: ProcessState) -> None:
-        messages.take_process_report(self.state, ProcessReport(node=pod.ref, version=version, state=what))
+        messages.record_process_report(self.state, ProcessReport(node=pod.ref, version=version, state=what))
 
     def _settle_shards(self, pod: SimulatedPod) -> None:
         self.state.shards.acknowledge(DATA, AckRequest(node=pod.ref, done=pod.unanswered), self.now)
@@ -382,7 +382,7 @@ class SimulatedJob:
             time=self.now,
             first_step_time=self.now,
         )
-        messages.take_step_report(self.state, step)
+        messages.record_step_report(self.state, step)
 
     def save_periodically(self, *, told: bool = True) -> None:
         """The chief saves by itself.
@@ -398,7 +398,7 @@ class SimulatedJob:
 
     def _exit(self, pod: SimulatedPod, version: int, code: int) -> None:
         report = ExitReport(node=pod.ref, incarnation=f"{pod.type}{pod.id}", version=version, code=code)
-        verdict = messages.take_exit_report(self.state, report, self.now)
+        verdict = messages.decide_exit(self.state, report, self.now)
         if verdict is None:
             return  # it asks again
         if verdict.wait:

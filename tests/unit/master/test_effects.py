@@ -231,7 +231,7 @@ def test_what_the_status_of_a_job_that_is_over_does_not_show_is_logged(tmp_path:
             with structlog.testing.capture_logs() as logs:
                 await effects.once()
                 logs.clear()
-                effects.tell_unreported_end()
+                effects.log_unreported_end()
             said = [(line["log_level"], line["step"]) for line in logs]
             assert said == ([("warning", 70)] if refused else [])
 

@@ -31,7 +31,7 @@ def stored() -> dict[str, Any]:
     settle_job(state, 1.0)
     messages.register_node(state, Registration(node=NODE, rank=0, incarnation="a"), 2.0)
     settle_job(state, 2.0)
-    messages.take_process_report(state, ProcessReport(node=NODE, version=1, state=ProcessState.READY))
+    messages.record_process_report(state, ProcessReport(node=NODE, version=1, state=ProcessState.READY))
     settle_job(state, 3.0)
     state.shards.register(DatasetParams(name="train", size=100, shard_size=10))
     state.shards.lease("train", LeaseRequest(node=NODE, max_shards=4), 4.0)

@@ -115,7 +115,7 @@ def test_a_reason_names_what_limits_the_count() -> None:
     role = replace(one.roles[WORKER], bounds=UserBounds(count=Range(1, 2)))
     one = TRAINING.measured(replace(one, roles={**one.roles, WORKER: role}))
     question = OptimizerQuestion(OptimizerStage.RUNNING, WorkerPhase.STABLE, ps_may_change=False)
-    claim = WorkerClaim(one.name, NodeSize(), least=1, wanted=1)
+    claim = WorkerClaim(one.name, NodeSize(), least=1, most=1)
     found = algorithms.optimize_job(question, BrainRequest(one, claims=(claim,)))
     said = " ".join((*found.reasons.values(), *found.notes))
     assert "are allowed" not in said
@@ -320,7 +320,7 @@ def test_laws_of_fairness(found: list[WorkerClaim], capacity: float) -> None:
     free = {"cpu": capacity, "memory": 20.0}
     workers = fair_shares(found, free).workers
     assert fair_shares(found[::-1], free).workers == workers
-    assert all(claim.least <= workers[claim.job] <= claim.wanted for claim in found)
+    assert all(claim.least <= workers[claim.job] <= claim.most for claim in found)
 
     def used(counts: dict[str, int], amount: str) -> float:
         return sum(counts[claim.job] * (claim.worker.amount(amount) or 0) for claim in found)
@@ -331,7 +331,7 @@ def test_laws_of_fairness(found: list[WorkerClaim], capacity: float) -> None:
     )
     for claim in found:
         more = dict(workers) | {claim.job: workers[claim.job] + 1}
-        assert workers[claim.job] == claim.wanted or any(used(more, name) > free[name] for name in free)
+        assert workers[claim.job] == claim.most or any(used(more, name) > free[name] for name in free)
 
 
 STEADY = [name for name in algorithms.ALGORITHMS if "create_resource" not in name]

@@ -263,10 +263,10 @@ def test_progress_is_written_once_a_minute() -> None:
     reporter = StateReporter()
     moving = [_job(progress=Progress(step=step)) for step in range(3)]
 
-    assert len(reporter.take(moving[0], 1000.0)) == 1
-    assert reporter.take(moving[1], 1001.0) == []
+    assert len(reporter.report_state(moving[0], 1000.0)) == 1
+    assert reporter.report_state(moving[1], 1001.0) == []
     assert reporter.seconds_left(1001.0) == PROGRESS_SECONDS - 1
-    assert len(reporter.take(moving[2], 1000.0 + PROGRESS_SECONDS)) == 1
+    assert len(reporter.report_state(moving[2], 1000.0 + PROGRESS_SECONDS)) == 1
     assert reporter.remind(1001.0 + PROGRESS_SECONDS) == []
     assert len(reporter.remind(1000.0 + 2 * PROGRESS_SECONDS)) == 1
 
@@ -282,10 +282,10 @@ def test_an_object_that_no_controller_observes_is_named(unseen: JobView | ScaleP
     no controller has observed it, and what to do."""
     reporter = StateReporter()
 
-    assert reporter.take(unseen, 1000.0) == ["is Pending"]
+    assert reporter.report_state(unseen, 1000.0) == ["is Pending"]
     assert reporter.remind(1000.0 + PROGRESS_SECONDS - 1) == []
     (first,) = reporter.remind(1000.0 + PROGRESS_SECONDS)
-    (second,) = reporter.take(unseen, 1000.0 + 2 * PROGRESS_SECONDS)
+    (second,) = reporter.report_state(unseen, 1000.0 + 2 * PROGRESS_SECONDS)
     assert first.startswith("has no status: no controller has observed it in 60 s; is the controller running")
     assert "in 120 s;" in second
     assert "edl controller run" in second
@@ -296,22 +296,22 @@ def test_an_old_object_that_no_controller_observes_is_named_at_once(unseen: JobV
     """A wait that begins late, as each look of a sensor does, knows the age of the object."""
     reporter = StateReporter()
 
-    (first,) = reporter.take(unseen, 1000.0, age=300.0)
-    (second,) = reporter.take(unseen, 1000.0 + PROGRESS_SECONDS, age=300.0 + PROGRESS_SECONDS)
+    (first,) = reporter.report_state(unseen, 1000.0, age=300.0)
+    (second,) = reporter.report_state(unseen, 1000.0 + PROGRESS_SECONDS, age=300.0 + PROGRESS_SECONDS)
 
     assert "in 300 s;" in first
     assert "in 360 s;" in second
-    assert StateReporter().take(unseen, 1000.0, age=PROGRESS_SECONDS - 1) == ["is Pending"]
+    assert StateReporter().report_state(unseen, 1000.0, age=PROGRESS_SECONDS - 1) == ["is Pending"]
 
 
 def test_an_object_that_a_controller_observed_late_is_described_as_any_other() -> None:
     """As soon as a controller has observed the object, its state is written, and reminders repeat that
     state."""
     reporter = StateReporter()
-    reporter.take(_UNSEEN, 1000.0)
+    reporter.report_state(_UNSEEN, 1000.0)
     reporter.remind(1000.0 + PROGRESS_SECONDS)
 
-    assert reporter.take(_PENDING, 1061.0) == [_PENDING_LINE]
+    assert reporter.report_state(_PENDING, 1061.0) == [_PENDING_LINE]
     assert reporter.remind(1061.0 + PROGRESS_SECONDS) == [_PENDING_LINE]
 
 
@@ -320,12 +320,12 @@ def test_an_object_that_does_not_exist_is_named_once_a_minute() -> None:
     silent. Then its first state is written."""
     reporter = StateReporter()
 
-    assert reporter.take_line("does not exist yet", 1000.0) == ["does not exist yet"]
-    assert reporter.take_line("does not exist yet", 1001.0) == []
+    assert reporter.report_line("does not exist yet", 1000.0) == ["does not exist yet"]
+    assert reporter.report_line("does not exist yet", 1001.0) == []
     assert reporter.seconds_left(1001.0) == PROGRESS_SECONDS - 1
     assert reporter.remind(1000.0 + PROGRESS_SECONDS) == ["does not exist yet"]
-    assert reporter.take_line("does not exist yet", 1000.0 + 2 * PROGRESS_SECONDS) == ["does not exist yet"]
-    assert reporter.take(_PENDING, 1001.0 + 2 * PROGRESS_SECONDS) == [_PENDING_LINE]
+    assert reporter.report_line("does not exist yet", 1000.0 + 2 * PROGRESS_SECONDS) == ["does not exist yet"]
+    assert reporter.report_state(_PENDING, 1001.0 + 2 * PROGRESS_SECONDS) == [_PENDING_LINE]
 
 
 def test_an_object_that_was_not_seen_is_not_described() -> None:

@@ -17,7 +17,7 @@ from edl_workflows.jobs.tf_job.kind import TF_JOB
 from edl_workflows.jobs.view import JobPhase, JobView, Replicas
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster, ClusterSource, RequestRecord
-from edl_workflows.kube.log_stream import MAX_LINE, LogLine, LogPosition, read_line, skip_known
+from edl_workflows.kube.log_stream import MAX_LINE, LogLine, LogPosition, read_line, skip_read_lines
 from edl_workflows.kube.resources import PODS
 from edl_workflows.stages import training_logs
 from edl_workflows.stages.goals import Handle, JobGoal
@@ -77,10 +77,10 @@ _LINES = [
 def test_reading_continues_with_the_next_line(read: int) -> None:
     """Reading continues with the next line, even between lines with equal times: the API server is asked for
     whole seconds only."""
-    first = list(skip_known(iter(_LINES[:read]), LogPosition()))
+    first = list(skip_read_lines(iter(_LINES[:read]), LogPosition()))
     known = first[-1].position if first else LogPosition()
 
-    again = list(skip_known(iter(_LINES), known))
+    again = list(skip_read_lines(iter(_LINES), known))
 
     assert [line.text for line in (*first, *again)] == ["line 0", "line 1", "line 2", "line 3"]
 
@@ -155,7 +155,7 @@ class _FakeStream:
     def __iter__(self) -> Iterator[LogLine]:
         if self.error is not None:
             raise self.error
-        yield from skip_known(self._raw(), self._known)
+        yield from skip_read_lines(self._raw(), self._known)
 
     def _raw(self) -> Iterator[str]:
         sent = 0
@@ -277,8 +277,8 @@ def test_another_process_continues_where_the_first_was_killed(
     written: list[PodLine] = []
 
     async def scenario() -> None:
-        known = {"mnist-worker-0": LogPosition(_LINES[1].split()[0], 2)}
-        async with _logs(cluster, written, [], known=known).streaming():
+        positions = {"mnist-worker-0": LogPosition(_LINES[1].split()[0], 2)}
+        async with _logs(cluster, written, [], positions=positions).streaming():
             await _until(lambda: len(written) == 2)
 
     asyncio.run(scenario())

@@ -38,5 +38,5 @@ CHECKS: tuple[Check, ...] = (
 
 def check_spec(spec: Spec) -> Iterator[Finding]:
     """What the rules find in a workflow's spec."""
-    for one in CHECKS:
-        yield from one(spec)
+    for check in CHECKS:
+        yield from check(spec)

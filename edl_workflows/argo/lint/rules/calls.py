@@ -149,14 +149,16 @@ def _undefined(spec: Spec, call: Call) -> Finding:
     reference = as_mapping(call.body.get("templateRef"))
     if reference:
         home = spec.library.find(reference, spec.namespace)
-        known, wanted = (home.by_name if home else {}), as_text(reference.get("template"))
+        templates, template_name = (home.by_name if home else {}), as_text(reference.get("template"))
         path, owner = (*call.path, "templateRef", "template"), f"{as_text(reference.get('name'))} has"
     else:
         home = spec.referenced if isinstance(spec.referenced, Spec) else spec
-        known, wanted = home.by_name, as_text(call.body.get("template"))
+        templates, template_name = home.by_name, as_text(call.body.get("template"))
         direct = call.role in ("entrypoint", "exit")
         path, owner = call.path if direct else (*call.path, "template"), "there is"
-    return UNDEFINED_TEMPLATE.at(path, f"{owner} no template {wanted!r}", did_you_mean(wanted, known))
+    return UNDEFINED_TEMPLATE.at(
+        path, f"{owner} no template {template_name!r}", did_you_mean(template_name, templates)
+    )
 
 
 def _arguments(call: Call, template: Template, *, complete: bool) -> Iterator[Finding]:
@@ -199,11 +201,11 @@ def _needed(entry: Mapping[str, Any], kind: str) -> bool:
 
 def _misspelt(call: Call, kind: str, template: Template) -> Iterator[Finding]:
     given = set(entry_names(call.arguments.get(kind)))
-    known = template.names("inputs", kind)
-    left = sorted(known - given)
+    input_names = template.names("inputs", kind)
+    left = sorted(input_names - given)
     for index, entry in as_mappings(call.arguments.get(kind)):
         name = as_text(entry.get("name"))
-        if name and name not in known and (close := did_you_mean(name, left, 0.75)):
+        if name and name not in input_names and (close := did_you_mean(name, left, 0.75)):
             path = (*call.path, "arguments", kind, index, "name")
             yield MISSPELT_ARGUMENT.at(path, f"{template} has no input {kind[:-1]} {name!r}", close)
 
@@ -234,7 +236,7 @@ def _value(path: Path, entry: Mapping[str, Any], *, needed: bool) -> Iterator[Fi
     allowed = entry.get("enum")
     if isinstance(allowed, list) and entry.get("value") is not None:
         value = str(entry["value"])
-        if "{{" not in value and value not in [str(one) for one in allowed]:
+        if "{{" not in value and value not in [str(choice) for choice in allowed]:
             yield NOT_IN_ENUM.at((*path, "value"), f"{value!r} is not one of {', '.join(map(str, allowed))}")
 
 

@@ -44,12 +44,12 @@ def parse_condition(condition: str) -> list[Requirement]:
     """
     if "#(" in condition:
         raise ValueError("a condition can't search an array with #(…)")
-    found = [_requirement(part.strip()) for part in _parts(_TAG.sub("x", condition))]
-    for one in found:
-        _check_key(one.key)
-        for value in one.values:
-            _check_value(value, number=one.operator in ("<", ">"))
-    return found
+    requirements = [_requirement(part.strip()) for part in _parts(_TAG.sub("x", condition))]
+    for requirement in requirements:
+        _check_key(requirement.key)
+        for value in requirement.values:
+            _check_value(value, number=requirement.operator in ("<", ">"))
+    return requirements
 
 
 def _parts(condition: str) -> list[str]:
@@ -104,10 +104,12 @@ def _check_value(value: str, *, number: bool) -> None:
 def never_true(requirements: list[Requirement]) -> str:
     """The key that would need two values at once for all requirements to hold; empty if there is none."""
     allowed: dict[str, set[str]] = {}
-    for one in requirements:
-        if one.operator in ("=", "in") and not any(has_tag(value) or value == "x" for value in one.values):
-            left = allowed.setdefault(one.key, set(one.values))
-            left &= set(one.values)
+    for requirement in requirements:
+        if requirement.operator in ("=", "in") and not any(
+            has_tag(value) or value == "x" for value in requirement.values
+        ):
+            left = allowed.setdefault(requirement.key, set(requirement.values))
+            left &= set(requirement.values)
             if not left:
-                return one.key
+                return requirement.key
     return ""

@@ -57,14 +57,14 @@ def split_expression(expression: str) -> list[str]:
     Raises:
         ValueError: it contains something else.
     """
-    found, at = [], 0
+    tokens, at = [], 0
     while _ANY.search(expression, at):
         match = _TOKEN.match(expression, at)
         if not match:
             raise ValueError(f"{expression[at:].strip()[:20]!r} can't be parsed")
-        found.append(match[1])
+        tokens.append(match[1])
         at = match.end()
-    return found
+    return tokens
 
 
 def _grammar(words: list[str]) -> str:
@@ -185,7 +185,7 @@ def _circle(dag: Template) -> list[str]:
                 return [*names[names.index(name) :], name]
             elif name in needs and name not in finished:
                 way[name] = None
-                waiting += [(name, True), *((one, False) for one in needs[name])]
+                waiting += [(name, True), *((dependency, False) for dependency in needs[name])]
     return []
 
 
@@ -205,23 +205,23 @@ def _awaited(spec: Spec) -> Iterator[Finding]:
 
 
 def _ancestors(task: str, needs: Mapping[str, set[str]]) -> set[str]:
-    found: set[str] = set()
+    ancestors: set[str] = set()
     waiting = [task]
     while waiting:
-        for name in needs.get(waiting.pop(), set()) - found:
-            found.add(name)
+        for name in needs.get(waiting.pop(), set()) - ancestors:
+            ancestors.add(name)
             waiting.append(name)
-    return found
+    return ancestors
 
 
 def _containers(spec: Spec) -> Iterator[Finding]:
     for template in spec.templates:
         containers = as_mappings(template.part("containerSet").get("containers"))
-        known = {as_text(container.get("name")) for _, container in containers}
+        container_names = {as_text(container.get("name")) for _, container in containers}
         for index, container in containers:
             listed = container.get("dependencies")
             for name in listed if isinstance(listed, list) else ():
-                if name not in known:
+                if name not in container_names:
                     path = (*template.path, "containerSet", "containers", index, "dependencies")
                     yield UNKNOWN_TASK.at(path, f"there is no container {name!r}")
 

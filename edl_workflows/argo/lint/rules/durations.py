@@ -48,9 +48,9 @@ def _times(spec: Spec) -> Iterator[Finding]:
             value = template.body
             for step in steps[:-1]:
                 value = as_mapping(value.get(step))
-            found = value.get(steps[-1])
-            if isinstance(found, str) and not has_tag(found) and not is_duration(found, bare=bare):
-                yield BAD_DURATION.at((*template.path, *steps), f"{found!r} is not a duration")
+            duration = value.get(steps[-1])
+            if isinstance(duration, str) and not has_tag(duration) and not is_duration(duration, bare=bare):
+                yield BAD_DURATION.at((*template.path, *steps), f"{duration!r} is not a duration")
         deadline = template.body.get("activeDeadlineSeconds")
         if (
             isinstance(deadline, str | int)

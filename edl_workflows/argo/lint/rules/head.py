@@ -49,9 +49,9 @@ def check_head(manifest: Mapping[str, Any]) -> Iterator[Finding]:
         yield UNKNOWN_KIND.at(("apiVersion",), f"the {kind} has no apiVersion", f"Write {GROUP}/v1alpha1.")
     if group != GROUP:
         return
-    known = schema.load_schemas().kinds
-    if kind not in known:
-        if close := did_you_mean(kind, known, 0.85):
+    kinds = schema.load_schemas().kinds
+    if kind not in kinds:
+        if close := did_you_mean(kind, kinds, 0.85):
             yield UNKNOWN_KIND.at(("kind",), f"{GROUP} has no kind {kind!r}", close)
         return
     if version != "v1alpha1":

@@ -33,17 +33,21 @@ def _unowned(spec: Spec) -> Iterator[Finding]:
         if "exit" in dict(call.hooks()) and isinstance(target := spec.resolve(call), Template)
     }
     for template in spec.templates:
-        if template.path not in cared and (what := _left(template)):
-            yield UNOWNED_JOB.at(template.path, f"{template} {what}, and the workflow has no exit handler")
+        if template.path not in cared and (action := _left(template)):
+            yield UNOWNED_JOB.at(template.path, f"{template} {action}, and the workflow has no exit handler")
 
 
 def _left(template: Template) -> str:
     """What a template creates and leaves behind; empty for nothing."""
     body = template.part("resource")
     if body.get("action") in ("create", "apply") and body.get("setOwnerReference") is not True:
-        one = resource_object(template)
-        if one and one.kind in _JOBS and not as_mapping(one.value.get("metadata")).get("ownerReferences"):
-            return f"creates the {one.kind} {one.name!r}"
+        resource = resource_object(template)
+        if (
+            resource
+            and resource.kind in _JOBS
+            and not as_mapping(resource.value.get("metadata")).get("ownerReferences")
+        ):
+            return f"creates the {resource.kind} {resource.name!r}"
     if is_ours(template):
         task = as_mapping(template.part("plugin")[PLUGIN])
         if task.get("stage") == SUBMIT.name and task.get("wait") is False and task.get("onCancel") != "keep":

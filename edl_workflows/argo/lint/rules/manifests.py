@@ -84,28 +84,28 @@ def _read(manifest: str) -> Any:
     Raises:
         ValueError: it is not YAML.
     """
-    found: list[str] = []
+    placeholders: list[str] = []
 
     def mark(match: re.Match[str]) -> str:
-        found.append(match[0])
-        return _MARK.format(len(found) - 1)
+        placeholders.append(match[0])
+        return _MARK.format(len(placeholders) - 1)
 
-    return _restored(documents.parse_styled(_TAG.sub(mark, manifest)), found)
+    return _restored(documents.parse_styled(_TAG.sub(mark, manifest)), placeholders)
 
 
-def _restored(value: Any, found: list[str]) -> Any:
+def _restored(value: Any, placeholders: list[str]) -> Any:
     if isinstance(value, dict):
-        return {_unmarked(key, found): _restored(child, found) for key, child in value.items()}
+        return {_unmarked(key, placeholders): _restored(child, placeholders) for key, child in value.items()}
     if isinstance(value, list):
-        return [_restored(child, found) for child in value]
+        return [_restored(child, placeholders) for child in value]
     if not _MARKED.search(value.text):
         return documents.plain_value(value)
     whole = bool(_MARKED.fullmatch(value.text.strip()))
-    return Placeholder(_unmarked(value.text, found), quoted=value.quoted, whole=whole)
+    return Placeholder(_unmarked(value.text, placeholders), quoted=value.quoted, whole=whole)
 
 
-def _unmarked(marked: str, found: list[str]) -> str:
-    return _MARKED.sub(lambda match: found[int(match[1])], marked)
+def _unmarked(marked: str, placeholders: list[str]) -> str:
+    return _MARKED.sub(lambda match: placeholders[int(match[1])], marked)
 
 
 def _manifests(spec: Spec) -> Iterator[Finding]:
@@ -134,9 +134,9 @@ def _object(template: Template, value: Any, path: Path) -> Iterator[Finding]:
     schemas = _schemas(as_text(value.get("apiVersion")), as_text(value.get("kind")))
     if schemas is None:
         return
-    for one in schemas.check_object(value):
-        rule = one.rule if one.rule is schema.QUOTED_NUMBER else WRONG_MANIFEST
-        yield rule.at(path, f"{value['kind']} {spell_path(one.path)}: {one.message}", one.remedy)
+    for finding in schemas.check_object(value):
+        rule = finding.rule if finding.rule is schema.QUOTED_NUMBER else WRONG_MANIFEST
+        yield rule.at(path, f"{value['kind']} {spell_path(finding.path)}: {finding.message}", finding.remedy)
 
 
 def _schemas(version: str, kind: str) -> Schemas | None:
@@ -150,14 +150,14 @@ def _ours() -> Mapping[tuple[str, str], Schemas]:
     """The definitions of our own kinds, by apiVersion and kind."""
     import yaml
 
-    found = {}
+    schemas = {}
     for kind in KINDS:
         file = resources.files("edl_workflows.jobs") / "crds" / f"{kind.source.api.plural}.yaml"
         definition = yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader)["spec"]
         for version in definition["versions"]:
             key = (f"{definition['group']}/{version['name']}", kind.name)
-            found[key] = Schemas("", {kind.name: version["schema"]["openAPIV3Schema"]})
-    return found
+            schemas[key] = Schemas("", {kind.name: version["schema"]["openAPIV3Schema"]})
+    return schemas
 
 
 CHECKS = (_manifests,)

@@ -63,11 +63,11 @@ def _problem(template: Template, output: Mapping[str, Any]) -> str:
         return "has both value and valueFrom" if source else ""
     if output.get("valueFrom") is None:
         return "has neither value nor valueFrom"
-    found = [name for name in _SOURCES if source.get(name) not in (None, "")]
-    if len(found) != 1:
-        return f"has {' and '.join(found)}" if found else "does not say where its value comes from"
+    names = [name for name in _SOURCES if source.get(name) not in (None, "")]
+    if len(names) != 1:
+        return f"has {' and '.join(names)}" if names else "does not say where its value comes from"
     allowed = _BY_TYPE.get(template.type, _SOURCES)
-    return "" if found[0] in allowed else f"has {found[0]}, which a {template.type} template does not provide"
+    return "" if names[0] in allowed else f"has {names[0]}, which a {template.type} template does not provide"
 
 
 def _remedy(template: Template) -> str:

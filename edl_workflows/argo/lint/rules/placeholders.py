@@ -50,7 +50,7 @@ def _all(spec: Spec) -> Iterator[Finding]:
         if target := template.part("dag").get("target"):
             own["dag"] = {"target": target}
         for tag, path in find_tags(own, template.path):
-            yield from _told(scope, tag, path, None)
+            yield from _placeholder_findings(scope, tag, path, None)
         for value, path in _fields(as_mapping(template.body.get("outputs")), (*template.path, "outputs")):
             yield from _expression(scope, value, path, None)
         for call in template.calls:
@@ -58,11 +58,13 @@ def _all(spec: Spec) -> Iterator[Finding]:
                 yield from _expression(scope, value, path, call)
             body = {key: value for key, value in call.body.items() if key != "inline"}
             for tag, path in find_tags(body, call.path):
-                yield from _told(scope, tag, path, call)
+                yield from _placeholder_findings(scope, tag, path, call)
         yield from _unclosed(template.body, template.path)
 
 
-def _told(scope: PlaceholderScope, tag: str, path: Path, call: Call | None) -> Iterator[Finding]:
+def _placeholder_findings(
+    scope: PlaceholderScope, tag: str, path: Path, call: Call | None
+) -> Iterator[Finding]:
     if tag.startswith("="):
         yield from _expression(scope, tag[1:], path, call)
         return
@@ -85,7 +87,7 @@ def _hooks(spec: Spec) -> Iterator[Finding]:
     """The workflow's own hooks are in no template: only values of the whole workflow are known there."""
     scope = PlaceholderScope(spec, Template({"name": "hooks"}, spec.path))
     for tag, path in find_tags({"hooks": spec.body.get("hooks")}, spec.path):
-        yield from _told(scope, tag, path, None)
+        yield from _placeholder_findings(scope, tag, path, None)
 
 
 def _fields(value: Any, path: Path) -> Iterator[tuple[str, Path]]:

@@ -55,9 +55,9 @@ def is_ours(template: Template) -> bool:
 
 def _keys(spec: Spec) -> Iterator[Finding]:
     for template in spec.templates:
-        found = template.body.get("plugin")
-        if isinstance(found, Mapping) and len(found) != 1:
-            has = " and ".join(str(key) for key in found) or "no key"
+        plugin = template.body.get("plugin")
+        if isinstance(plugin, Mapping) and len(plugin) != 1:
+            has = " and ".join(str(key) for key in plugin) or "no key"
             yield PLUGIN_KEYS.at(
                 (*template.path, "plugin"), f"{template} has {has}, but exactly one key is needed"
             )
@@ -82,20 +82,20 @@ def _ours(spec: Spec) -> Iterator[Finding]:
 
 def _body(body: Mapping[str, Any], path: Path) -> Iterator[Finding]:
     """Check what is known before placeholders have values; a field with a placeholder may get any value."""
-    known = {key: value for key, value in body.items() if not _open(value)}
+    fixed_fields = {key: value for key, value in body.items() if not _open(value)}
     request = as_mapping(body.get("request"))
     given = {key: value for key, value in request.items() if not _open(value)}
-    if "stage" in body and "stage" not in known:
-        known["stage"] = "wait"  # the actual stage is known only when the workflow runs
+    if "stage" in body and "stage" not in fixed_fields:
+        fixed_fields["stage"] = "wait"  # the actual stage is known only when the workflow runs
     if isinstance(body.get("request"), Mapping):
-        known["request"] = given
+        fixed_fields["request"] = given
     try:
-        task = PluginTask.parse(known)
+        task = PluginTask.parse(fixed_fields)
     except ManifestError as error:
         skipped = len(path) - path.index("plugin")
         for problem in error.problems:
             steps = tuple(problem.path.split(".")[skipped:])
-            yield PLUGIN_BODY.at((*path, *steps), _said(problem))
+            yield PLUGIN_BODY.at((*path, *steps), _problem_text(problem))
         return
     if _open(body.get("stage")):
         return
@@ -105,7 +105,7 @@ def _body(body: Mapping[str, Any], path: Path) -> Iterator[Finding]:
         later = {to_camel(key) for key in request.keys() - given.keys()}
         for problem in error.problems:
             if not _undecided(problem, given, later):
-                yield PLUGIN_BODY.at((*path, "request", *_steps(problem)), _said(problem))
+                yield PLUGIN_BODY.at((*path, "request", *_steps(problem)), _problem_text(problem))
     except InvalidError as error:
         yield PLUGIN_BODY.at(path, str(error))
 
@@ -134,7 +134,7 @@ def _undecided(problem: Problem, given: Mapping[str, Any], later: set[str]) -> b
     return value is not given and any(True for _ in find_tags(value))
 
 
-def _said(problem: Problem) -> str:
+def _problem_text(problem: Problem) -> str:
     return f"{problem.path.rpartition('.')[2]}: {problem.message}" if problem.path else problem.message
 
 

@@ -150,9 +150,9 @@ def _condition(path: Path, condition: str) -> Iterator[Finding]:
     except ValueError as error:
         yield SYNTAX.at(path, f"{condition!r}: {error}")
         return
-    for one in requirements:
-        if one.holds_when_absent and one.key.startswith("status"):
-            yield ABSENT_KEY.at(path, f"{condition!r} is true as long as {one.key} does not exist")
+    for requirement in requirements:
+        if requirement.holds_when_absent and requirement.key.startswith("status"):
+            yield ABSENT_KEY.at(path, f"{condition!r} is true as long as {requirement.key} does not exist")
     if path[-1] == "successCondition" and (key := conditions.never_true(requirements)):
         yield NEVER_TRUE.at(path, f"{condition!r} requires two values of {key}")
     if path[-1] == "failureCondition" and len(requirements) > 1:
@@ -172,41 +172,41 @@ def _manifests(spec: Spec) -> Iterator[Finding]:
             elif source and as_text(source.get("name")) not in artifacts:
                 message = f"{template} has no input artifact {as_text(source.get('name'))!r}"
                 yield NO_MANIFEST.at((*path, "manifestFrom", "artifact"), message)
-        if one := resource_object(template):
-            yield from _patch(template, one, path)
-            yield from _retry(template, one, path)
-            yield from _owner(spec, template, one, path)
+        if resource := resource_object(template):
+            yield from _patch(template, resource, path)
+            yield from _retry(template, resource, path)
+            yield from _owner(spec, template, resource, path)
         elif body.get("setOwnerReference") is True and body.get("manifestFrom"):
             yield OWNER_ARTIFACT.at((*path, "setOwnerReference"), f"{template} has manifestFrom")
 
 
-def _patch(template: Template, one: ResourceObject, path: Path) -> Iterator[Finding]:
+def _patch(template: Template, resource: ResourceObject, path: Path) -> Iterator[Finding]:
     body = template.part("resource")
     strategy = body.get("mergeStrategy") or "strategic"
-    group = one.group
+    group = resource.group
     if body.get("action") == "patch" and strategy == "strategic" and group and group not in _BUILT_IN:
-        yield STRATEGIC_PATCH.at(path, f"{template} patches a {one.kind} of {group}")
+        yield STRATEGIC_PATCH.at(path, f"{template} patches a {resource.kind} of {group}")
 
 
-def _retry(template: Template, one: ResourceObject, path: Path) -> Iterator[Finding]:
+def _retry(template: Template, resource: ResourceObject, path: Path) -> Iterator[Finding]:
     action = as_text(template.part("resource").get("action"))
     at = (*path, "manifest")
-    if action == "apply" and one.generated and not one.name:
-        yield APPLY_GENERATED.at(at, f"{template} applies a {one.kind} with generateName")
+    if action == "apply" and resource.generated and not resource.name:
+        yield APPLY_GENERATED.at(at, f"{template} applies a {resource.kind} with generateName")
     if not template.setting("retryStrategy") or action != "create":
         return
-    if one.generated and not one.name:
-        yield SECOND_JOB.at(at, f"{template} creates another {one.kind} at each retry")
-    elif one.name and "retries" not in one.name and "pod.name" not in one.name:
-        yield SAME_NAME.at(at, f"{template} creates {one.kind} {one.name!r} again at each retry")
+    if resource.generated and not resource.name:
+        yield SECOND_JOB.at(at, f"{template} creates another {resource.kind} at each retry")
+    elif resource.name and "retries" not in resource.name and "pod.name" not in resource.name:
+        yield SAME_NAME.at(at, f"{template} creates {resource.kind} {resource.name!r} again at each retry")
 
 
-def _owner(spec: Spec, template: Template, one: ResourceObject, path: Path) -> Iterator[Finding]:
+def _owner(spec: Spec, template: Template, resource: ResourceObject, path: Path) -> Iterator[Finding]:
     if template.part("resource").get("setOwnerReference") is not True:
         return
-    known = one.namespace and spec.namespace and not has_tag(one.namespace)
-    if known and one.namespace != spec.namespace:
-        message = f"the {one.kind} is in {one.namespace!r}, the workflow in {spec.namespace!r}"
+    comparable = resource.namespace and spec.namespace and not has_tag(resource.namespace)
+    if comparable and resource.namespace != spec.namespace:
+        message = f"the {resource.kind} is in {resource.namespace!r}, the workflow in {spec.namespace!r}"
         yield OWNER_NAMESPACE.at((*path, "setOwnerReference"), message)
 
 

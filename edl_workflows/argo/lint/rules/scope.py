@@ -61,8 +61,8 @@ class HyphenUsed(PlaceholderProblem):
     """A name with a hyphen is used in an expression, where the hyphen is a minus."""
 
 
-def _unknown(message: str, name: str, known: Iterable[str]) -> PlaceholderProblem:
-    return PlaceholderProblem(f"{message} {name!r}", did_you_mean(name, sorted(known)))
+def _unknown(message: str, name: str, valid_names: Iterable[str]) -> PlaceholderProblem:
+    return PlaceholderProblem(f"{message} {name!r}", did_you_mean(name, sorted(valid_names)))
 
 
 class PlaceholderScope:
@@ -105,19 +105,19 @@ class PlaceholderScope:
             return _unknown("inputs have no", kind, ["parameters", "artifacts"])
         if kind == "artifacts":
             name = name.removesuffix(".path")
-        known = self._inputs(kind, call)
+        input_names = self._inputs(kind, call)
         return (
             None
-            if not name or name in known
-            else _unknown(f"the template has no input {kind[:-1]}", name, known)
+            if not name or name in input_names
+            else _unknown(f"the template has no input {kind[:-1]}", name, input_names)
         )
 
     def _node(self, root: str, rest: str, call: Call | None) -> PlaceholderProblem | None:
         if rest.startswith("name"):
             return None
-        wanted = {"steps": "steps", "tasks": "dag"}[root]
-        if self.template.type != wanted:
-            return PlaceholderProblem(f"{self.template} is not a {wanted} template")
+        template_type = {"steps": "steps", "tasks": "dag"}[root]
+        if self.template.type != template_type:
+            return PlaceholderProblem(f"{self.template} is not a {template_type} template")
         name, _, field = rest.partition(".")
         target = self._calls.get(name)
         if target is None:
@@ -146,8 +146,12 @@ class PlaceholderScope:
             return None
         of, kind, name = (*field.split(".", 2), "", "")[:3]
         if of == "outputs" and kind in ("parameters", "artifacts") and name:
-            known = template.names("outputs", kind)
-            return None if name in known else _unknown(f"{template} has no output {kind[:-1]}", name, known)
+            output_names = template.names("outputs", kind)
+            return (
+                None
+                if name in output_names
+                else _unknown(f"{template} has no output {kind[:-1]}", name, output_names)
+            )
         match field:
             case "outputs.result" | "exitCode":
                 return _without_result(target, template, field)
@@ -169,37 +173,37 @@ class PlaceholderScope:
             return None
         if word == "outputs":
             return self._global(*name.partition(".")[::2])
-        known = self._spec.parameters
-        if word != "parameters" or name == "json" or name in known:
+        parameters = self._spec.parameters
+        if word != "parameters" or name == "json" or name in parameters:
             return None
-        return _unknown("the workflow has no parameter", name, known)
+        return _unknown("the workflow has no parameter", name, parameters)
 
     def _metadata(self, field: str, name: str) -> PlaceholderProblem | None:
-        known = self._spec.metadata_names(field)
-        if known is None or name in ("", "json", *known) or name.startswith(_OWN_METADATA):
+        metadata_names = self._spec.metadata_names(field)
+        if metadata_names is None or name in ("", "json", *metadata_names) or name.startswith(_OWN_METADATA):
             return None
         remedy = (
-            did_you_mean(name, sorted(known))
+            did_you_mean(name, sorted(metadata_names))
             or f"Add it to workflowMetadata.{field}, or to metadata.{field}."
         )
         return PlaceholderProblem(f"the workflow has no {field[:-1]} {name!r}", remedy)
 
     def _global(self, kind: str, name: str) -> PlaceholderProblem | None:
-        known = self._spec.global_outputs
-        if name in known or self._spec.calls_elsewhere or any(map(has_tag, known)):
+        global_outputs = self._spec.global_outputs
+        if name in global_outputs or self._spec.calls_elsewhere or any(map(has_tag, global_outputs)):
             return None
-        return _unknown(f"no template has an output {kind[:-1]} with the globalName", name, known)
+        return _unknown(f"no template has an output {kind[:-1]} with the globalName", name, global_outputs)
 
     def _item(self, rest: str, call: Call | None) -> PlaceholderProblem | None:
         if call is None or not call.loops:
             return PlaceholderProblem("there is no loop here")
         items = call.body.get("withItems")
         if not isinstance(items, list) or any(
-            isinstance(one, list) or has_tag(as_text(one)) for one in items
+            isinstance(loop_item, list) or has_tag(as_text(loop_item)) for loop_item in items
         ):
             return None
-        known = {key for _, item in as_mappings(items) for key in item}
-        return None if rest in known else _unknown("the items have no", rest, known)
+        item_keys = {key for _, item in as_mappings(items) for key in item}
+        return None if rest in item_keys else _unknown("the items have no", rest, item_keys)
 
     def problems_of_expression(self, expression: str, call: Call | None) -> Iterator[PlaceholderProblem]:
         """The names in an expression that do not exist, or that mean something else than it seems."""

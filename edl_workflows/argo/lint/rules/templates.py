@@ -65,7 +65,7 @@ def _types(spec: Spec) -> Iterator[Finding]:
 
 
 def _names(spec: Spec) -> Iterator[Finding]:
-    yield from _unique([(one.path, one.body) for one in spec.named], named=True)
+    yield from _unique([(template.path, template.body) for template in spec.named], named=True)
     yield from _values(spec.body.get("arguments"), (*spec.path, "arguments"))
     for template in spec.templates:
         for side in ("inputs", "outputs"):

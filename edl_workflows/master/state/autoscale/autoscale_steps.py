@@ -89,13 +89,13 @@ def uses_brain(state: JobState) -> bool:
     return state.settings.optimizing.mode is OptimizeMode.CLUSTER
 
 
-def take_sample(state: JobState, now: float) -> None:
+def record_sample(state: JobState, now: float) -> None:
     statistics = state.volatile.statistics
     charted = choose_charted(statistics.metrics, state.history.metric_names)
-    statistics.take_sample(state.steps.step, usage_of(state), now, charted)
+    statistics.record_sample(state.steps.step, usage_of(state), now, charted)
     active = state.versions.active
     if state.settings.collective and active is not None and state.versions.settled:
-        state.volatile.statistics.take_world_speed(len(active.members))
+        state.volatile.statistics.record_world_speed(len(active.members))
 
 
 def first_request(state: JobState, now: float) -> OptimizerRequest | None:
@@ -110,12 +110,12 @@ def first_request(state: JobState, now: float) -> OptimizerRequest | None:
     )
 
 
-def take_first_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswer, now: float) -> None:
-    """Applies the answer to `first_request`. No node exists yet, so the counts change without a ScalePlan."""
+def apply_first_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswer, now: float) -> None:
+    """Apply the answer to `first_request`. No node exists yet, so the counts change without a ScalePlan."""
     if state.settings.optimizing.allowed:
-        for role, wanted in scale_plan_spec(answer.plan, asked.job).replica_resource_specs.items():
-            state.counts[role] = state.counts.get(role, 0) if wanted.replicas is None else wanted.replicas
-            state.sizes[role] = merge_resources(wanted.resource, state.sizes.get(role, NodeResource()))
+        for role, request in scale_plan_spec(answer.plan, asked.job).replica_resource_specs.items():
+            state.counts[role] = state.counts.get(role, 0) if request.replicas is None else request.replicas
+            state.sizes[role] = merge_resources(request.resource, state.sizes.get(role, NodeResource()))
     _show_answer(state, asked, answer, now)
     state.autoscaling = replace(state.autoscaling, progress=answer.progress)
 
@@ -135,9 +135,9 @@ def next_request(state: JobState, now: float) -> OptimizerRequest | None:
     if state.settings.optimizing.allowed and state.autoscaling.rests(autoscaling_intervals(state), now):
         return None
     if state.settings.collective:
-        said = state.rendezvous
+        limits = state.rendezvous
         size = WorldSize(
-            said.min_nodes, said.max_nodes, said.node_unit, dict(state.volatile.statistics.world_speeds)
+            limits.min_nodes, limits.max_nodes, limits.node_unit, dict(state.volatile.statistics.world_speeds)
         )
         return OptimizerRequest(
             replace(progress, stage=OptimizerStage.RUNNING), planned_job(state, now), world=size
@@ -162,9 +162,9 @@ def local_answer(asked: OptimizerRequest, now: float) -> OptimizerAnswer:
     )
 
 
-def take_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswer, now: float) -> None:
-    """Stores an optimizer's answer to `next_request`: opens its plan if the master may carry it out, and
-    shows the answer in the job's status.
+def apply_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswer, now: float) -> None:
+    """Store an optimizer's answer to `next_request`: open its plan if the master may carry it out, and
+    show the answer in the job's status.
 
     The answer is dropped if the job has changed since the request.
     """
@@ -182,7 +182,7 @@ def take_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswe
 
 
 def settle_autoscaling(state: JobState, now: float) -> None:
-    """Follows the open plan, and shrinks nodes that stay pending."""
+    """Follow the open plan, and shrink nodes that stay pending."""
     if state.autoscaling.shown is not None and not plans_own_size(state):
         # The master no longer decides; a plan under way continues.
         state.autoscaling = replace(state.autoscaling, shown=None)
@@ -191,11 +191,11 @@ def settle_autoscaling(state: JobState, now: float) -> None:
         _shrink_pending(state, now)
 
 
-def note_refused_plan(state: JobState, number: int, why: str, now: float) -> None:
-    """Records that the ScalePlan of the open plan can't be created."""
+def note_refused_plan(state: JobState, number: int, reason: str, now: float) -> None:
+    """Record that the ScalePlan of the open plan can't be created."""
     about = state.autoscaling
     if about.open is not None and about.open.number == number:
-        _fail_open_plan(state, f"{about.open.name(state.settings.name)} could not be made: {why}", now)
+        _fail_open_plan(state, f"{about.open.name(state.settings.name)} could not be made: {reason}", now)
 
 
 def why_forbidden(state: JobState, run: PlanRun) -> str:
@@ -224,7 +224,7 @@ def _plan_under_way(state: JobState) -> bool:
 
 
 def _plan_spec(plan: ResourcePlan, job: OptimizerJob) -> ScalePlanSpec:
-    reason = "; ".join(f"{key}: {why}" for key, why in sorted(plan.reasons.items()))
+    reason = "; ".join(f"{key}: {text}" for key, text in sorted(plan.reasons.items()))
     return scale_plan_spec(plan, job).model_copy(update={"reason": reason[:MAX_REASON]})
 
 
@@ -252,8 +252,8 @@ def _show_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnsw
 
 
 def _own_notes(about: AutoscalingState, problem: str) -> list[str]:
-    said = [problem] if problem else []
-    return [*said, f"the last plan failed: {about.problem}"] if about.problem else said
+    notes = [problem] if problem else []
+    return [*notes, f"the last plan failed: {about.problem}"] if about.problem else notes
 
 
 def _follow_open_plan(state: JobState, now: float) -> None:
@@ -267,8 +267,8 @@ def _follow_open_plan(state: JobState, now: float) -> None:
     if phase is ScalePlanPhase.SUCCEEDED:
         state.autoscaling = own_plans.close_succeeded_plan(state.autoscaling, name)
     elif phase is ScalePlanPhase.FAILED:
-        why = f"{run.reason}: {run.message}" if run is not None else "see its status"
-        _fail_open_plan(state, f"{name} ({why})", now)
+        reason = f"{run.reason}: {run.message}" if run is not None else "see its status"
+        _fail_open_plan(state, f"{name} ({reason})", now)
     elif listed is not None:
         state.autoscaling = own_plans.mark_plan_seen(state.autoscaling)
     elif run is None and plan.seen and state.volatile.plans_seen is not None:
@@ -277,8 +277,8 @@ def _follow_open_plan(state: JobState, now: float) -> None:
         state.autoscaling = own_plans.withdraw_plan(state.autoscaling)
 
 
-def _fail_open_plan(state: JobState, why: str, now: float) -> None:
-    about = own_plans.close_failed_plan(state.autoscaling, why, now)
+def _fail_open_plan(state: JobState, reason: str, now: float) -> None:
+    about = own_plans.close_failed_plan(state.autoscaling, reason, now)
     if about.shown is not None:
         notes = [*about.shown.notes[: MAX_NOTES - 1], f"the last plan failed: {about.problem}"]
         about = replace(about, shown=about.shown.model_copy(update={"notes": notes}))
@@ -286,7 +286,7 @@ def _fail_open_plan(state: JobState, why: str, now: float) -> None:
 
 
 def _shrink_pending(state: JobState, now: float) -> None:
-    """Replaces each node that has been pending for too long by a smaller one, once. Does nothing while a plan
+    """Replace each node that has been pending for too long by a smaller one, once. Do nothing while a plan
     changes the members, since the plan handles its own nodes.
     """
     late = {node for node, since in state.volatile.pending_since.items() if now - since > PENDING_SECONDS}
@@ -302,23 +302,23 @@ def _shrink_pending(state: JobState, now: float) -> None:
     for pod, size in sizes.items():
         node = state.nodes.by_pod(state.settings.name, pod)
         assert node is not None, "plans name present nodes only"
-        why = f"{node} is made smaller: {plan.reasons[pod]}"
-        _replace_resized(state, node, merge_resources(size, node.resource), why, now)
+        reason = f"{node} is made smaller: {plan.reasons[pod]}"
+        _replace_resized(state, node, merge_resources(size, node.resource), reason, now)
     progress = state.autoscaling.progress
     _show_answer(state, OptimizerRequest(progress, job), OptimizerAnswer(plan, progress), now)
 
 
-def _replace_resized(state: JobState, node: JobNode, size: NodeResource, why: str, now: float) -> None:
+def _replace_resized(state: JobState, node: JobNode, size: NodeResource, reason: str, now: float) -> None:
     replicas.replace_nodes(state.nodes, [(node, size)], now)
     fresh = state.nodes.at_rank(node.type, node.rank)
     assert fresh is not None, "it was just created"
-    state.nodes.change(fresh, why=why)
+    state.nodes.change(fresh, why=reason)
     if node.type == names.PS_TYPE:
         state.versions = cluster_versions.follow_replacements(state.versions, {node.id: fresh.id})
 
 
 def planned_job(state: JobState, now: float) -> OptimizerJob:
-    """Describes the job to optimizers (`edl_workflows.scaling.dlrover.resources.OptimizerJob`).
+    """Describe the job to optimizers (`edl_workflows.scaling.dlrover.resources.OptimizerJob`).
 
     Released nodes are left out, even if their pods still run.
     """
@@ -330,7 +330,7 @@ def planned_job(state: JobState, now: float) -> OptimizerJob:
 
 
 def job_with_oom(state: JobState, node: JobNode, now: float) -> OptimizerJob:
-    """Describes the job (`planned_job`) together with a node that ran out of memory.
+    """Describe the job (`planned_job`) together with a node that ran out of memory.
 
     The node's role counts as scalable: a replacement may get more memory even if no autoscaler may change the
     role.
@@ -343,17 +343,17 @@ def job_with_oom(state: JobState, node: JobNode, now: float) -> OptimizerJob:
 
 def usage_of(state: JobState) -> tuple[NodeSample, ...]:
     """CPU and memory use that nodes reported; in a collective job, workers that don't train are left out."""
-    known = state.volatile.statistics.usage
+    usage = state.volatile.statistics.usage
     idle = state.joined.keys() - {node.id for node in state.trainers} if state.settings.collective else set()
     return tuple(
         NodeSample(
             state.settings.pod_name(node.type, node.id),
             node.type,
-            known[str(node)].cpu,
-            known[str(node)].memory,
+            usage[str(node)].cpu,
+            usage[str(node)].memory,
         )
         for node in state.nodes
-        if node.live and node.registered and str(node) in known
+        if node.live and node.registered and str(node) in usage
         if not (node.type == names.WORKER_TYPE and node.id in idle)
     )
 
@@ -389,7 +389,7 @@ def _role(state: JobState, name: str) -> OptimizerRole:
 
 
 def _limits(state: JobState) -> ResourceLimits:
-    said = dict(state.settings.limits)
-    if "memory" in said:
-        said["memory"] /= MIB
-    return replace(ResourceLimits(), **said)
+    limits = dict(state.settings.limits)
+    if "memory" in limits:
+        limits["memory"] /= MIB
+    return replace(ResourceLimits(), **limits)

@@ -121,7 +121,7 @@ class AutoscalingState:
 def open_plan(
     about: AutoscalingState, spec: ScalePlanSpec, after: StageProgress, now: float
 ) -> AutoscalingState:
-    """Records the decision to carry out a plan."""
+    """Record the decision to carry out a plan."""
     number = about.last_number + 1
     return replace(about, last_number=number, open=OpenOwnPlan(number, spec, after), decided_at=now)
 
@@ -133,7 +133,7 @@ def mark_plan_seen(about: AutoscalingState) -> AutoscalingState:
 
 
 def close_succeeded_plan(about: AutoscalingState, name: str) -> AutoscalingState:
-    """Records that the ScalePlan `name` carried out the open plan, which is no longer shown as pending."""
+    """Record that the ScalePlan `name` carried out the open plan, which is no longer shown as pending."""
     assert about.open is not None
     shown = about.shown
     if shown is not None:
@@ -144,13 +144,13 @@ def close_succeeded_plan(about: AutoscalingState, name: str) -> AutoscalingState
     return replace(about, progress=about.open.after, shown=shown, open=None, failures=0, problem="")
 
 
-def close_failed_plan(about: AutoscalingState, why: str, now: float) -> AutoscalingState:
-    """Records that the open plan failed. The job's progress stays as it was before the plan, and the
+def close_failed_plan(about: AutoscalingState, reason: str, now: float) -> AutoscalingState:
+    """Record that the open plan failed. The job's progress stays as it was before the plan, and the
     optimizer is asked again after a back-off.
     """
-    return replace(about, open=None, failures=about.failures + 1, problem=why[:2048], decided_at=now)
+    return replace(about, open=None, failures=about.failures + 1, problem=reason[:2048], decided_at=now)
 
 
 def withdraw_plan(about: AutoscalingState) -> AutoscalingState:
-    """Drops an open plan that is no longer allowed and whose ScalePlan does not exist yet."""
+    """Drop an open plan that is no longer allowed and whose ScalePlan does not exist yet."""
     return replace(about, open=None)

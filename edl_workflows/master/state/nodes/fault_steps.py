@@ -17,7 +17,7 @@ def end_node(
     code: int | None = None,
     message: str = "",
 ) -> None:
-    """Records that a node ended, and re-queues its shards. Does nothing if the node has already ended."""
+    """Record that a node ended, and re-queue its shards. Do nothing if the node has already ended."""
     if node.status.final:
         return
     if (
@@ -43,7 +43,7 @@ def forget_processes(state: JobState, node: JobNode) -> None:
 
 
 def expire_leases(state: JobState, now: float) -> None:
-    """Re-queues the shards of expired leases.
+    """Re-queue the shards of expired leases.
 
     A node that holds evaluation shards and has acknowledged no shard of any data set is considered to hang:
     it fails and is replaced (DLRover removes it), unless it is critical. Time in which no master was
@@ -59,11 +59,11 @@ def expire_leases(state: JobState, now: float) -> None:
         if not hangs or node is None or not node.live or over:
             continue
         if not state.settings.critical(node.type, node.rank):
-            why = (
+            reason = (
                 f"it held shards of {lease.dataset} and acknowledged no shard of any data set "
                 f"for {lease.timeout:g} s"
             )
-            end_node(state, node, NodeStatus.FAILED, ExitReason.EVALUATION_TIMEOUT, message=why)
+            end_node(state, node, NodeStatus.FAILED, ExitReason.EVALUATION_TIMEOUT, message=reason)
 
 
 def too_many_failed_saves(state: JobState) -> str:
@@ -79,21 +79,25 @@ def too_many_failed_saves(state: JobState) -> str:
 
 
 def check_nodes(state: JobState, now: float) -> None:
-    """Runs the node check on all nodes that register before training begins. Nodes that fail it are
+    """Run the node check on all nodes that register before training begins. Nodes that fail it are
     replaced.
     """
-    said = state.settings.fault_tolerance
-    if not said.node_check or state.versions.active is not None:
+    fault_tolerance = state.settings.fault_tolerance
+    if not fault_tolerance.node_check or state.versions.active is not None:
         return
     live = {str(node): node for node in state.nodes if node.live}
-    there = [name for name, node in live.items() if node.registered]
-    rules = node_check.NodeCheckRules(said.node_check_timeout_seconds, said.straggler_ratio)
-    complete = len(there) == len(live)
-    state.node_check, faulty = node_check.advance_check(
-        state.node_check, there, complete=complete, rules=rules, now=now
+    registered = [name for name, node in live.items() if node.registered]
+    rules = node_check.NodeCheckRules(
+        fault_tolerance.node_check_timeout_seconds, fault_tolerance.straggler_ratio
     )
-    for name, why in faulty.items():
-        end_node(state, live[name], NodeStatus.FAILED, ExitReason.CHECK_FAILED, message=f"node check: {why}")
+    complete = len(registered) == len(live)
+    state.node_check, faulty = node_check.advance_check(
+        state.node_check, registered, complete=complete, rules=rules, now=now
+    )
+    for name, reason in faulty.items():
+        end_node(
+            state, live[name], NodeStatus.FAILED, ExitReason.CHECK_FAILED, message=f"node check: {reason}"
+        )
 
 
 def check_round(state: JobState) -> CheckRound | None:

@@ -70,7 +70,7 @@ class HangStep(StrEnum):
 def watch_progress(
     hangs: Hangs, moved: LastMove | None, marker: tuple[object, ...] | None, rules: HangRules, now: float
 ) -> tuple[Hangs, LastMove | None, HangStep]:
-    """Compares the present marker with the last one.
+    """Compare the present marker with the last one.
 
     Args:
         hangs: the hangs so far.

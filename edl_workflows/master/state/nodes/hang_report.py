@@ -47,8 +47,8 @@ def group_stacks(stacks: Mapping[str, NodeStacks]) -> list[HangStack]:
     """The different stacks of the main threads, each with its nodes. The rarest comes first: a node whose
     stack differs from most others is more likely the cause."""
     nodes: dict[str, list[str]] = {}
-    for node, said in sorted(stacks.items()):
-        nodes.setdefault(_main_thread(said.text), []).append(node)
+    for node, node_stacks in sorted(stacks.items()):
+        nodes.setdefault(_main_thread(node_stacks.text), []).append(node)
     ordered = sorted(nodes.items(), key=lambda pair: (len(pair[1]), pair[1]))[:MOST_STACKS]
     return [
         HangStack(
@@ -63,21 +63,21 @@ def group_stacks(stacks: Mapping[str, NodeStacks]) -> list[HangStack]:
 
 def summarize_stacks(stacks: Mapping[str, NodeStacks]) -> str:
     """One line that says which nodes hang in which function; "" without stacks."""
-    return "; ".join(_summarize(one) for one in group_stacks(stacks))
+    return "; ".join(_summarize(hang_stack) for hang_stack in group_stacks(stacks))
 
 
-def _summarize(one: HangStack) -> str:
-    more = f" and {one.count - 3} more" if one.count > 3 else ""
-    who = f"{', '.join(one.nodes[:3])}{more}"
-    frame = _FRAME.search(one.stack)
+def _summarize(hang_stack: HangStack) -> str:
+    more = f" and {hang_stack.count - 3} more" if hang_stack.count > 3 else ""
+    who = f"{', '.join(hang_stack.nodes[:3])}{more}"
+    frame = _FRAME.search(hang_stack.stack)
     if frame is None:
         return f"{who}: no stack, the process is stopped or does not call connect()"
     file, line, function = frame.groups()
     return f"{who} in {function} ({file.rpartition('/')[2]}:{line})"
 
 
-def _named(node: str, said: NodeStacks) -> list[str]:
-    return [f"{node}:{file}" for file in said.recordings]
+def _named(node: str, stacks: NodeStacks) -> list[str]:
+    return [f"{node}:{file}" for file in stacks.recordings]
 
 
 def _main_thread(text: str) -> str:

@@ -67,7 +67,7 @@ class NodeCheck:
     done: bool = False
 
     def shift_times(self, seconds: float) -> "NodeCheck":
-        """Moves stored times after the clock jumped or the master was paused, so that a round keeps its full
+        """Move stored times after the clock jumped or the master was paused, so that a round keeps its full
         time.
         """
         if not self.came:
@@ -87,7 +87,7 @@ class NodeCheckRules:
 
 
 def record_result(check: NodeCheck, node: str, number: int, result: CheckResult) -> NodeCheck:
-    """Records a node's result; results of other rounds or of nodes not in the round are ignored."""
+    """Record a node's result; results of other rounds or of nodes not in the round are ignored."""
     current = check.round
     if current is None or current.number != number or node not in current.nodes:
         return check
@@ -95,13 +95,13 @@ def record_result(check: NodeCheck, node: str, number: int, result: CheckResult)
 
 
 def advance_check(
-    check: NodeCheck, there: Collection[str], *, complete: bool, rules: NodeCheckRules, now: float
+    check: NodeCheck, registered: Collection[str], *, complete: bool, rules: NodeCheckRules, now: float
 ) -> tuple[NodeCheck, dict[str, str]]:
-    """Begins or ends a round.
+    """Begin or end a round.
 
     Args:
         check: the check so far.
-        there: registered nodes.
+        registered: names of the registered nodes.
         complete: whether all wanted nodes are among them.
         rules: of the job.
         now: Unix seconds.
@@ -109,14 +109,14 @@ def advance_check(
     Returns:
         The check, and the nodes found faulty, each with the reason.
     """
-    present = tuple(sorted(there))
+    present = tuple(sorted(registered))
     if present != check.came:
         check = replace(check, came=present, since=now)
     check = replace(
-        check, done=False, passed={node: best for node, best in check.passed.items() if node in there}
+        check, done=False, passed={node: best for node, best in check.passed.items() if node in registered}
     )
     current = check.round
-    if current is not None and not current.nodes <= set(there):
+    if current is not None and not current.nodes <= set(registered):
         current = None  # a node is gone, so its partner can't finish the round
     if current is not None:
         return _end_round(replace(check, round=current), current, rules, now)
@@ -130,7 +130,7 @@ def advance_check(
 
 
 def first_groups(unchecked: Sequence[str], passed: Mapping[str, float]) -> Groups:
-    """Pairs adjacent nodes; an odd last node joins the last pair. A single node is paired with the fastest
+    """Pair adjacent nodes; an odd last node joins the last pair. A single node is paired with the fastest
     node that has passed, if any.
     """
     if len(unchecked) == 1 and passed:
@@ -139,7 +139,7 @@ def first_groups(unchecked: Sequence[str], passed: Mapping[str, float]) -> Group
 
 
 def second_groups(results: Mapping[str, CheckResult], firsts: Collection[str] = ()) -> Groups:
-    """Pairs the fastest with the slowest; nodes that failed count as slowest.
+    """Pair the fastest with the slowest; nodes that failed count as slowest.
 
     In a group, the other nodes measure against its first node. So if a group fails, its first node is ranked
     behind its partners, which may have failed because of it.
@@ -207,9 +207,9 @@ def _best_results(
     passed: Mapping[str, float], first: Mapping[str, CheckResult], results: Mapping[str, CheckResult]
 ) -> dict[str, float]:
     """The better measurement of each node that has one."""
-    found: dict[str, float] = {node: passed[node] for node in results if node in passed}
+    fastest: dict[str, float] = {node: passed[node] for node in results if node in passed}
     for measured in (first, results):
         for node, result in measured.items():
             if not result.error:
-                found[node] = min(result.seconds, found.get(node, result.seconds))
-    return found
+                fastest[node] = min(result.seconds, fastest.get(node, result.seconds))
+    return fastest

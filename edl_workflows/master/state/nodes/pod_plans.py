@@ -40,7 +40,7 @@ class PodPlans:
 
 
 def plan_pods(plans: PodPlans, registry: NodeRegistry, release_grace: float, now: float) -> PodPlans:
-    """Adds one plan that creates all pods that are newly needed and removes all that are no longer needed."""
+    """Add one plan that creates all pods that are newly needed and removes all that are no longer needed."""
     if now < plans.not_before:
         return plans
     create = [n for n in registry if n.live and n.status is NodeStatus.INITIAL and not n.asked]
@@ -56,7 +56,7 @@ def plan_pods(plans: PodPlans, registry: NodeRegistry, release_grace: float, now
 
 
 def mark_carried_out(plans: PodPlans, registry: NodeRegistry, number: int, now: float) -> PodPlans:
-    """Records that a plan's pods were created and removed."""
+    """Record that a plan's pods were created and removed."""
     for plan in plans.open:
         if plan.number == number:
             for node in _known(registry, plan.create):
@@ -69,7 +69,7 @@ def mark_seen(plans: PodPlans, number: int) -> PodPlans:
 
 
 def mark_refused(plans: PodPlans, registry: NodeRegistry, number: int, now: float) -> PodPlans:
-    """Records that a plan failed or was deleted; its pods are requested again later."""
+    """Record that a plan failed or was deleted; its pods are requested again later."""
     for plan in plans.open:
         if plan.number == number:
             for node in _known(registry, plan.create):

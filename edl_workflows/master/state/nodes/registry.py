@@ -198,7 +198,7 @@ class NodeRegistry:
         return node
 
     def change(self, node: JobNode, **values: Any) -> JobNode:
-        """Replaces fields of a node. A status never moves back."""
+        """Replace fields of a node. A status never moves back."""
         status = values.get("status")
         if status is not None and (node.status.final or _ORDER[status] < _ORDER[node.status]):
             del values["status"]

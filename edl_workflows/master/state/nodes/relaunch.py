@@ -111,7 +111,7 @@ class ReplacementDecision:
 def decide_replacement(
     node: JobNode, settings: JobSettings, job: OptimizerJob | None = None
 ) -> ReplacementDecision:
-    """Decides whether `node`, which ended without success, is replaced.
+    """Decide whether `node`, which ended without success, is replaced.
 
     Args:
         node: the node.
@@ -120,25 +120,25 @@ def decide_replacement(
     """
     assert node.exit_reason is not None
     rule = RULES[node.exit_reason]
-    why = f"{node} ended with {node.exit_reason}" + (f" ({node.exit_code})" if node.exit_code else "")
+    end = f"{node} ended with {node.exit_reason}" + (f" ({node.exit_code})" if node.exit_code else "")
     if last := last_line(node.message):
-        why += f": {last}"
+        end += f": {last}"
     role = settings.roles[node.type]
     if rule.always_only and not role.restart_always:
         return ReplacementDecision(
-            refused=f"{why}; it is not replaced, because its restartPolicy is not Always"
+            refused=f"{end}; it is not replaced, because its restartPolicy is not Always"
         )
     budget = settings.budget(node.type, node.rank)
     if rule.budget and node.relaunches >= budget:
         return ReplacementDecision(
-            refused=f"{why}; its budget of {budget} replacements (restartCount) is used up"
+            refused=f"{end}; its budget of {budget} replacements (restartCount) is used up"
         )
     resource = node.resource
     if rule.more_memory:
         assert job is not None
         grown = _more_memory(node, job)
         if isinstance(grown, str):
-            return ReplacementDecision(refused=f"{why}; it can get no more memory: {grown}")
+            return ReplacementDecision(refused=f"{end}; it can get no more memory: {grown}")
         resource = grown
     return ReplacementDecision(resource=resource, relaunches=node.relaunches + rule.budget)
 
@@ -146,7 +146,7 @@ def decide_replacement(
 def _more_memory(node: JobNode, job: OptimizerJob) -> NodeResource | str:
     """The replacement's size, or why it gets no more memory. Unlimited memory stays unlimited."""
     pod = names.node_name(job.name, node.type, node.id)
-    has = next(known for known in job.nodes if known.name == pod).resource.memory
+    has = next(planned for planned in job.nodes if planned.name == pod).resource.memory
     if not has:
         return node.resource
     plan = oom_recovery_plan(job)

@@ -20,12 +20,12 @@ def scale_role(
     registry: NodeRegistry,
     settings: JobSettings,
     node_type: str,
-    wanted: int,
+    count: int,
     size: NodeResource,
     now: float,
     versions: ClusterVersions | None = None,
 ) -> list[JobNode]:
-    """Adds or releases nodes until `wanted` ranks are taken. A second call changes nothing.
+    """Add or release nodes until `count` ranks are taken. A second call changes nothing.
 
     Scaling up takes the lowest free ranks. A worker that succeeded, or was given up, keeps its rank and is
     not created again (DLRover creates it again). Scaling down first releases nodes whose rank a newer node
@@ -35,7 +35,7 @@ def scale_role(
         registry: the nodes.
         settings: of the job.
         node_type: role.
-        wanted: number of nodes.
+        count: number of nodes.
         size: of new nodes.
         now: Unix seconds.
         versions: the job's versions, if nodes of this role are members of them; members that must be kept are
@@ -45,11 +45,11 @@ def scale_role(
         The nodes that were released.
     """
     taken = taken_ranks(registry, node_type)
-    for rank in free_ranks(taken, wanted - max(len(taken), len(registry.live(node_type)))):
+    for rank in free_ranks(taken, count - max(len(taken), len(registry.live(node_type)))):
         registry.add(node_type, rank, now, size)
     kept, leaving = (versions.kept, versions.leaving) if versions else (frozenset(), frozenset())
     live = registry.live(node_type)
-    too_many = len([node for node in live if node.id not in leaving]) - wanted
+    too_many = len([node for node in live if node.id not in leaving]) - count
     newest = {node.rank: node.id for node in live}
     # The chief and other critical nodes are released last.
     line = sorted(
@@ -60,23 +60,23 @@ def scale_role(
 
 
 def release_node(registry: NodeRegistry, node: JobNode, now: float) -> JobNode:
-    """Marks the node as no longer wanted: it is told to stop and is not replaced, and its pod is removed."""
+    """Mark the node as no longer wanted: it is told to stop and is not replaced, and its pod is removed."""
     return node if node.released else registry.change(node, released_at=now, waiting=False)
 
 
 def replace_nodes(registry: NodeRegistry, sizes: Iterable[tuple[JobNode, NodeResource]], now: float) -> None:
-    """Replaces each node by a new one with another size at the same rank."""
+    """Replace each node by a new one with another size at the same rank."""
     for node, size in sizes:
         release_node(registry, node, now)
         fresh = registry.add(node.type, node.rank, now, size, node.relaunches)
         registry.change(node, replaced_by=fresh.id)
 
 
-def has_wanted_nodes(registry: NodeRegistry, node_type: str, wanted: int) -> bool:
-    """Whether all wanted nodes run or have succeeded, and there are no more than wanted."""
+def has_requested_nodes(registry: NodeRegistry, node_type: str, count: int) -> bool:
+    """Whether `count` nodes run or have succeeded, and there are no more than that."""
     nodes = [node for node in registry.of(node_type) if not node.released and node.replaced_by < 0]
-    there = [node for node in nodes if node.registered or node.status is NodeStatus.SUCCEEDED]
-    return len(there) >= wanted and len(registry.live(node_type)) <= wanted
+    ready = [node for node in nodes if node.registered or node.status is NodeStatus.SUCCEEDED]
+    return len(ready) >= count and len(registry.live(node_type)) <= count
 
 
 def taken_ranks(registry: NodeRegistry, node_type: str) -> set[int]:
@@ -110,9 +110,9 @@ class MemberResize:
 
 
 def resize_servers(
-    registry: NodeRegistry, ps: Sequence[int], wanted: MemberResize, now: float
+    registry: NodeRegistry, ps: Sequence[int], resize: MemberResize, now: float
 ) -> tuple[int, ...]:
-    """Creates the nodes that `wanted` needs in addition to the present servers `ps`.
+    """Create the nodes that `resize` needs in addition to the present servers `ps`.
 
     The replacement of a migrated server takes its rank. Added servers take the next ranks. If there are too
     many servers, those with the highest ranks are left out.
@@ -120,12 +120,12 @@ def resize_servers(
     Returns:
         Ids of the target's members, by rank.
     """
-    migrate = wanted.migrate or {}
-    count = len(ps) if wanted.count is None else wanted.count
+    migrate = resize.migrate or {}
+    count = len(ps) if resize.count is None else resize.count
     target = []
     for rank in range(count):
         if rank >= len(ps):
-            target.append(registry.add(names.PS_TYPE, rank, now, wanted.resource).id)
+            target.append(registry.add(names.PS_TYPE, rank, now, resize.resource).id)
         elif ps[rank] in migrate:
             target.append(registry.add(names.PS_TYPE, rank, now, migrate[ps[rank]]).id)
         else:

@@ -23,7 +23,7 @@ LATE_SECONDS = 10.0
 
 
 def note_sign(state: JobState, message: StepReport | PresenceReport, now: float) -> None:
-    """Records that a process is alive, and whether it waits for other members.
+    """Record that a process is alive, and whether it waits for other members.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -36,8 +36,8 @@ def note_sign(state: JobState, message: StepReport | PresenceReport, now: float)
     state.volatile.signs[str(node)] = MemberSign(now, message.version, message.step, since)
 
 
-def take_out_silent(state: JobState, now: float) -> None:
-    """Fails members whose processes are silent while others wait for them; the others can then continue."""
+def fail_silent_members(state: JobState, now: float) -> None:
+    """Fail members whose processes are silent while others wait for them; the others can then continue."""
     drained = state.versions.change.drained if state.versions.change is not None else ()
     if not drained:
         state.volatile.drained_since = 0.0
@@ -48,12 +48,14 @@ def take_out_silent(state: JobState, now: float) -> None:
         return
     silent = {node: seconds for node, seconds in absence.silent.items() if seconds >= limit}
     for node, seconds in silent.items():
-        why = f"silent for {seconds:.0f} s: its process is stopped, cut off from the network, or short of CPU"
-        _take_out(state, absence, node, why)
+        reason = (
+            f"silent for {seconds:.0f} s: its process is stopped, cut off from the network, or short of CPU"
+        )
+        _fail_member(state, absence, node, reason)
 
 
-def take_stacks(state: JobState, message: StackReport) -> None:
-    """Records the stacks of a training process, if they belong to the present request.
+def record_stacks(state: JobState, message: StackReport) -> None:
+    """Record the stacks of a training process, if they belong to the present request.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -61,8 +63,8 @@ def take_stacks(state: JobState, message: StackReport) -> None:
     node, report = find_node(state, message.node), state.volatile.hang_report
     if node is None or report is None or message.dump != report.dump:
         return
-    said = NodeStacks(message.stacks, tuple(message.recordings))
-    state.volatile.hang_report = replace(report, stacks={**report.stacks, str(node): said})
+    stacks = NodeStacks(message.stacks, tuple(message.recordings))
+    state.volatile.hang_report = replace(report, stacks={**report.stacks, str(node): stacks})
 
 
 def late_members(state: JobState, now: float) -> Absence | None:
@@ -72,19 +74,21 @@ def late_members(state: JobState, now: float) -> Absence | None:
 
 
 def find_hang(state: JobState, now: float) -> None:
-    """Checks whether training progresses, and acts if it does not."""
-    said = state.settings.fault_tolerance
-    rules = hang.HangRules(said.hang_timeout_seconds, said.hang_action, said.max_restarts)
+    """Check whether training progresses, and act if it does not."""
+    fault_tolerance = state.settings.fault_tolerance
+    rules = hang.HangRules(
+        fault_tolerance.hang_timeout_seconds, fault_tolerance.hang_action, fault_tolerance.max_restarts
+    )
     seen = hang.watch_progress(state.hangs, state.volatile.moved, _progress_marker(state), rules, now)
     state.hangs, state.volatile.moved, step = seen
     if step is hang.HangStep.FOUND:
         state.volatile.hang_report = HangReport(state.hangs.dump, now)
-    if step is hang.HangStep.RESTART and not _take_out_late(state, now):
+    if step is hang.HangStep.RESTART and not _fail_late_members(state, now):
         version_steps.restart_processes(state, now)
 
 
-def _take_out_late(state: JobState, now: float) -> bool:
-    """Fails the members for which others wait, if one of the others holds the model. Returns whether it
+def _fail_late_members(state: JobState, now: float) -> bool:
+    """Fail the members for which others wait, if one of the others holds the model. Return whether it
     was so.
     """
     absence = _absence(state, now)
@@ -92,14 +96,14 @@ def _take_out_late(state: JobState, now: float) -> bool:
     if absence is None or not holders.intersection(absence.waiting):
         return False
     for node in absence.silent:
-        _take_out(state, absence, node, f"absent for {now - absence.since:.0f} s, and training hangs")
+        _fail_member(state, absence, node, f"absent for {now - absence.since:.0f} s, and training hangs")
     return True
 
 
-def _take_out(state: JobState, absence: Absence, name: str, why: str) -> None:
+def _fail_member(state: JobState, absence: Absence, name: str, reason: str) -> None:
     node = state.members_by_id[int(name.rpartition("-")[2])]
     waiting = _join_names(absence.waiting)
-    message = f"{why}; {waiting} waited for it in step {absence.step}"
+    message = f"{reason}; {waiting} waited for it in step {absence.step}"
     end_node(state, node, NodeStatus.FAILED, ExitReason.ABSENT, message=message)
 
 

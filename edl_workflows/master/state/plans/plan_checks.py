@@ -63,18 +63,18 @@ def _find_problems(spec: ScalePlanSpec, present: PlanContext) -> Iterator[str]:
 
 
 def _server_problem(spec: ScalePlanSpec, present: PlanContext) -> str:
-    said = present.servers
-    if said is None or said.changes is ServerChanges.ANY:
+    report = present.servers
+    if report is None or report.changes is ServerChanges.ANY:
         return ""
     count = present.counts.get(names.PS_TYPE, 0)
     if _count_after(spec, names.PS_TYPE, count) != count:
         return (
             "spec.replicaResourceSpecs.ps.replicas: the number of parameter servers can't change: "
-            f"{said.reason}"
+            f"{report.reason}"
         )
     servers = frozenset(pod for pod, node in present.nodes.items() if node.type == names.PS_TYPE)
-    if said.changes is ServerChanges.NEVER and changes_members(spec, names.PS_TYPE, count, servers):
-        return f"spec.migratePods: parameter servers can't be replaced: {said.reason}"
+    if report.changes is ServerChanges.NEVER and changes_members(spec, names.PS_TYPE, count, servers):
+        return f"spec.migratePods: parameter servers can't be replaced: {report.reason}"
     return ""
 
 
@@ -82,7 +82,7 @@ def _role_problem(spec: ScalePlanSpec, role: str, present: PlanContext) -> str:
     path = f"spec.replicaResourceSpecs.{role}"
     if role not in present.settings.roles:
         return f"{path}: the job has no such role; it has {', '.join(sorted(present.settings.roles))}"
-    replicas = _wanted_replicas(spec, role)
+    replicas = _requested_replicas(spec, role)
     if replicas is None:
         return ""
     if role == names.PS_TYPE and replicas < 1:
@@ -182,13 +182,13 @@ def _total_use(
 
 
 def _count_after(spec: ScalePlanSpec, role: str, count: int) -> int:
-    wanted = _wanted_replicas(spec, role)
-    return count if wanted is None else wanted
+    requested = _requested_replicas(spec, role)
+    return count if requested is None else requested
 
 
-def _wanted_replicas(spec: ScalePlanSpec, role: str) -> int | None:
-    found = role_request(spec, role)
-    return found.replicas if found else None
+def _requested_replicas(spec: ScalePlanSpec, role: str) -> int | None:
+    request = role_request(spec, role)
+    return request.replicas if request else None
 
 
 MAX_NAMED = 10
@@ -220,8 +220,8 @@ def _describe_awaited(state: JobState, change: VersionChange | None) -> str:
     """The nodes that a change waits for."""
     if not state.checked:
         return ": the nodes are being checked (nodeCheck)"
-    wanted = [node for node in state.nodes if node.live and node.type != names.EVALUATOR_TYPE]
-    absent = [node for node in wanted if not node.registered]
+    awaited = [node for node in state.nodes if node.live and node.type != names.EVALUATOR_TYPE]
+    absent = [node for node in awaited if not node.registered]
     if absent:
         return (
             f": {_list_names(absent)} did not register with the master of the job; their containers must run "
@@ -229,7 +229,7 @@ def _describe_awaited(state: JobState, change: VersionChange | None) -> str:
         )
     members = [
         node
-        for node in wanted
+        for node in awaited
         if change and node.id in change.target and node.type == state.settings.member_type
     ]
     unready = [node for node in members if change and str(node) not in change.ready]
@@ -237,6 +237,6 @@ def _describe_awaited(state: JobState, change: VersionChange | None) -> str:
 
 
 def _list_names(nodes: Iterable[JobNode]) -> str:
-    found = [str(node) for node in sorted(nodes, key=lambda node: (node.type, node.id))]
-    more = len(found) - MAX_NAMED
-    return ", ".join(found[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    node_names = [str(node) for node in sorted(nodes, key=lambda node: (node.type, node.id))]
+    more = len(node_names) - MAX_NAMED
+    return ", ".join(node_names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

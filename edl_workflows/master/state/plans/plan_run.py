@@ -116,7 +116,7 @@ class PlanRun:
         return self.phase is ScalePlanPhase.VERIFYING
 
     def shift_times(self, seconds: float) -> "PlanRun":
-        """Moves the steps' times by `seconds` after the clock was set or the master's process was suspended,
+        """Move the steps' times by `seconds` after the clock was set or the master's process was suspended,
         so that each phase keeps its full time.
         """
         return replace(self, steps=tuple(step.shift_times(seconds) for step in self.steps))
@@ -183,7 +183,7 @@ def start_run(uid: str, name: str, spec: ScalePlanSpec, now: float, generation: 
 
 def role_request(spec: ScalePlanSpec, role: str) -> ReplicaResourceSpec | None:
     """What a plan requests for a role."""
-    return next((found for name, found in spec.replica_resource_specs.items() if name == role), None)
+    return next((request for name, request in spec.replica_resource_specs.items() if name == role), None)
 
 
 def changes_members(spec: ScalePlanSpec, role: str, count: int, pods: frozenset[str]) -> bool:
@@ -195,8 +195,8 @@ def changes_members(spec: ScalePlanSpec, role: str, count: int, pods: frozenset[
         count: number of members.
         pods: names of their pods.
     """
-    said = role_request(spec, role)
-    other_count = said is not None and said.replicas is not None and said.replicas != count
+    request = role_request(spec, role)
+    other_count = request is not None and request.replicas is not None and request.replicas != count
     return other_count or any(pod.name in pods for pod in spec.migrate_pods)
 
 
@@ -230,8 +230,8 @@ def _failure(run: PlanRun, world: ObservedJob, now: float) -> Advance | None:
         ScalePlanPhase.VERIFYING,
     ):
         return _fail(run, now, "SwitchFailed", world.broken)
-    if run.activated and (why := describe_changed_model(run)):
-        return _fail(run, now, "VerificationFailed", why)
+    if run.activated and (difference := describe_changed_model(run)):
+        return _fail(run, now, "VerificationFailed", difference)
     if _timed_out(run, now):
         limit = run.spec.step_timeout_seconds
         return _fail(
@@ -247,17 +247,19 @@ def describe_changed_model(run: PlanRun) -> str:
     before, after = run.before, run.after
     if before is None or before.value is None or after is None:
         return ""
-    told = f"on the same records the model evaluated to {before.value:.9g} before the switch"
+    comparison = f"on the same records the model evaluated to {before.value:.9g} before the switch"
     back = "; the plan is rolled back, and the previous version trains on"
     if after.value is None:
-        return f"{told}, and could not be evaluated after it ({after.problem}){back}"
+        return f"{comparison}, and could not be evaluated after it ({after.problem}){back}"
     if math.isclose(before.value, after.value, rel_tol=SAME_MODEL, abs_tol=SAME_ZERO):
         return ""
-    return f"{told}, and to {after.value:.9g} after it: the model depends on what the plan changes{back}"
+    return (
+        f"{comparison}, and to {after.value:.9g} after it: the model depends on what the plan changes{back}"
+    )
 
 
 def end_with_job(run: PlanRun, now: float, *, succeeded: bool) -> PlanRun:
-    """Fails the plan, because the job ended before it."""
+    """Fail the plan, because the job ended before it."""
     if run.phase.final:
         return run
     reason = JOB_FINISHED if succeeded else JOB_FAILED

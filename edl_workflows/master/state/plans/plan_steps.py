@@ -27,14 +27,14 @@ unfinished.
 
 
 def advance_plan(state: JobState, now: float) -> None:
-    """Starts the next plan, or moves the present plan by one phase."""
+    """Start the next plan, or move the present plan by one phase."""
     if state.plan is not None and state.plan.phase.final and _is_recorded(state, state.plan):
         state.finished_plans = (*state.finished_plans, state.plan.uid)[-REMEMBERED_PLANS:]
         state.plan = None
     elif state.plan is not None and state.plan.phase is ScalePlanPhase.PENDING:
         state.plan = _reread_plan(state, state.plan)
     if state.plan is None:
-        _take_up_next(state, now)
+        _start_next_plan(state, now)
     if state.plan is None or state.plan.phase.final:
         return
     if state.plan.phase is ScalePlanPhase.PENDING:
@@ -45,7 +45,7 @@ def advance_plan(state: JobState, now: float) -> None:
 
 
 def finish_plan(state: JobState, now: float) -> None:
-    """Ends the plan because the job is over."""
+    """End the plan because the job is over."""
     if state.plan is not None and state.outcome is not None:
         state.plan = plan_run.end_with_job(state.plan, now, succeeded=state.outcome.succeeded)
 
@@ -68,10 +68,10 @@ def _reread_plan(state: JobState, plan: PlanRun) -> PlanRun | None:
 
 def _is_deleted(state: JobState, plan: PlanRun) -> bool:
     seen = state.volatile.plans_seen
-    return seen is not None and all(one.uid != plan.uid for one in seen)
+    return seen is not None and all(observed.uid != plan.uid for observed in seen)
 
 
-def _take_up_next(state: JobState, now: float) -> None:
+def _start_next_plan(state: JobState, now: float) -> None:
     for seen in state.volatile.plans_seen or ():
         if not seen.over and seen.uid not in state.finished_plans:
             state.plan = plan_run.start_run(seen.uid, seen.name, seen.spec, now, seen.generation)
@@ -97,7 +97,7 @@ def queued_plans(state: JobState, now: float) -> Sequence[PlanRun]:
 
 
 def _ranks_as_pods(state: JobState, spec: ScalePlanSpec) -> ScalePlanSpec:
-    """Replaces `migrateRanks` by the pods that have these ranks now; `plan_checks` reports ranks without a
+    """Replace `migrateRanks` by the pods that have these ranks now; `plan_checks` reports ranks without a
     pod.
     """
     pods, left = [], {}
@@ -117,8 +117,8 @@ def _observe_job(state: JobState, run: PlanRun) -> ObservedJob:
     change = versions.change
     role = state.settings.member_type
     members = versions.active.members if versions.active else ()
-    wanted = plan_run.role_request(spec, role)
-    count = wanted.replicas if wanted else None
+    request = plan_run.role_request(spec, role)
+    count = request.replicas if request else None
     saved = state.checkpoints.result(run.request)
     return ObservedJob(
         recorded=state.volatile.recorded_serial >= run.serial,
@@ -174,10 +174,11 @@ def _why_broken(state: JobState, run: PlanRun) -> str:
         lost = [*state.gone_members, *state.lost_members(change.target)]
     else:
         return ""
-    known, role = state.members_by_id, state.settings.member_type
-    what = "worker" if state.settings.collective else "parameter server"
+    members, role = state.members_by_id, state.settings.member_type
+    kind = "worker" if state.settings.collective else "parameter server"
     return "; ".join(
-        f"{what} {role}-{node_id} was lost" + (f" ({known[node_id].exit_reason})" if node_id in known else "")
+        f"{kind} {role}-{node_id} was lost"
+        + (f" ({members[node_id].exit_reason})" if node_id in members else "")
         for node_id in dict.fromkeys(lost)
     )
 
@@ -193,7 +194,7 @@ def _is_prepared(state: JobState) -> bool:
 
 def _is_scaled(state: JobState, besides: str = "") -> bool:
     return all(
-        replicas.has_wanted_nodes(state.nodes, role, state.counts.get(role, 0))
+        replicas.has_requested_nodes(state.nodes, role, state.counts.get(role, 0))
         for role in ELASTIC_TYPES
         if role in state.settings.roles and role != besides
     )
@@ -207,16 +208,16 @@ def _start_change(state: JobState, run: PlanRun, now: float) -> None:
     active = state.versions.active
     assert active is not None
     role = state.settings.member_type
-    wanted = plan_run.role_request(run.spec, role)
+    request = plan_run.role_request(run.spec, role)
     size = state.sizes.get(role, NodeResource())
     resize = replicas.MemberResize(
-        count=wanted.replicas if wanted else None,
+        count=request.replicas if request else None,
         migrate={
             node.id: merge_resources(to, node.resource)
             for node, to in _nodes_to_migrate(state, run)
             if node.type == role
         },
-        resource=merge_resources(wanted.resource, size) if wanted else size,
+        resource=merge_resources(request.resource, size) if request else size,
     )
     if state.settings.collective:
         target = rendezvous.resized_group(state, resize, now)
@@ -234,10 +235,10 @@ def _apply_counts(state: JobState, run: PlanRun, now: float) -> None:
     # The members' count changes when the version is activated. A plan without such a switch may still give
     # it.
     later = state.settings.member_type if run.phase is ScalePlanPhase.MIGRATING else names.PS_TYPE
-    for role, wanted in run.spec.replica_resource_specs.items():
-        if wanted.replicas is not None and role != later:
-            state.counts[role] = wanted.replicas
-        _take_size(state, role, run)
+    for role, request in run.spec.replica_resource_specs.items():
+        if request.replicas is not None and role != later:
+            state.counts[role] = request.replicas
+        _apply_size(state, role, run)
     workers = [
         (node, merge_resources(to, node.resource))
         for node, to in _nodes_to_migrate(state, run)
@@ -260,22 +261,22 @@ def _is_member(state: JobState, node: JobNode) -> bool:
     return node.type == names.PS_TYPE or (node.type == state.settings.member_type and node.id in members)
 
 
-def _take_size(state: JobState, role: str, run: PlanRun) -> None:
-    wanted = plan_run.role_request(run.spec, role)
-    if wanted is not None:
-        state.sizes[role] = merge_resources(wanted.resource, state.sizes.get(role, NodeResource()))
+def _apply_size(state: JobState, role: str, run: PlanRun) -> None:
+    request = plan_run.role_request(run.spec, role)
+    if request is not None:
+        state.sizes[role] = merge_resources(request.resource, state.sizes.get(role, NodeResource()))
 
 
 def _nodes_to_migrate(state: JobState, run: PlanRun) -> list[tuple[JobNode, NodeResource]]:
     """The nodes to migrate. If a node was replaced in the meantime, its replacement is migrated."""
-    found = []
+    migrations = []
     for pod in run.spec.migrate_pods:
         node = state.nodes.by_pod(state.settings.name, pod.name)
         while node is not None and node.replaced_by >= 0:
             node = state.nodes.find(node.type, node.replaced_by)
         if node is not None:
-            found.append((node, pod.resource))
-    return found
+            migrations.append((node, pod.resource))
+    return migrations
 
 
 def _begin_drain(state: JobState, _run: PlanRun, _now: float) -> None:
@@ -289,12 +290,12 @@ def _activate_version(state: JobState, run: PlanRun, _now: float) -> None:
     assert isinstance(saved, checkpoints.SavedCheckpoint)
     version_steps.activate_version(state, saved)
     role = state.settings.member_type
-    wanted = plan_run.role_request(run.spec, role)
+    request = plan_run.role_request(run.spec, role)
     if not state.settings.collective:
         state.counts[names.PS_TYPE] = len(state.versions.active.members) if state.versions.active else 0
-    elif wanted is not None and wanted.replicas is not None:
+    elif request is not None and request.replicas is not None:
         # The wanted number, not that of the members: a group may be smaller than wanted for a while.
-        state.counts[role] = wanted.replicas
+        state.counts[role] = request.replicas
 
 
 def _undo_plan(state: JobState, run: PlanRun, now: float) -> None:

@@ -86,19 +86,21 @@ class ClusterVersion:
         Args:
             gone: members that are lost, or whose processes have ended.
         """
-        whole = [one for one in cut_into_groups(self.members, self.replica_size) if not set(one) & set(gone)]
-        return tuple(node for one in whole for node in one)
+        whole = [
+            group for group in cut_into_groups(self.members, self.replica_size) if not set(group) & set(gone)
+        ]
+        return tuple(node for group in whole for node in group)
 
     def going_on(self, target: Sequence[int]) -> tuple[int, ...]:
         """The members whose processes can continue in place in a version with the members `target`: those of
         complete replica groups that are also replica groups of `target`."""
         mine = cut_into_groups(self.without(self.ended), self.replica_size)
-        wanted = set(cut_into_groups(target, self.replica_size))
-        return tuple(node for one in mine if one in wanted for node in one)
+        target_groups = set(cut_into_groups(target, self.replica_size))
+        return tuple(node for group in mine if group in target_groups for node in group)
 
 
 def cut_into_groups(members: Sequence[int], size: int) -> list[tuple[int, ...]]:
-    """Cuts members, ordered by rank, into replica groups. The last one is incomplete if the number of members
+    """Cut members, ordered by rank, into replica groups. The last one is incomplete if the number of members
     is not a multiple of `size`."""
     return [tuple(members[start : start + size]) for start in range(0, len(members), size)]
 
@@ -184,7 +186,7 @@ class ClusterVersions:
 def begin_change(
     versions: ClusterVersions, cause: ChangeCause, target: Sequence[int], *, in_place: bool = False
 ) -> ClusterVersions:
-    """Begins a change, and abandons a change that is under way."""
+    """Begin a change, and abandon a change that is under way."""
     return replace(versions, change=VersionChange(cause, tuple(target), in_place=in_place))
 
 
@@ -193,7 +195,7 @@ def cancel_change(versions: ClusterVersions) -> ClusterVersions:
 
 
 def follow_replacements(versions: ClusterVersions, replacements: Mapping[int, int]) -> ClusterVersions:
-    """Puts the replacements of lost nodes into the target; the change then needs a new number."""
+    """Put the replacements of lost nodes into the target; the change then needs a new number."""
     change = versions.change
     if change is None or not any(node in replacements for node in change.target):
         return versions
@@ -202,7 +204,7 @@ def follow_replacements(versions: ClusterVersions, replacements: Mapping[int, in
 
 
 def assign_number(versions: ClusterVersions, registered: frozenset[int]) -> ClusterVersions:
-    """Gives the change its number once all of its members have registered."""
+    """Give the change its number once all of its members have registered."""
     change = versions.change
     if change is None or change.number or not registered.issuperset(change.target):
         return versions
@@ -220,7 +222,7 @@ def report_ready(versions: ClusterVersions, node: str, version: int) -> ClusterV
 
 
 def note_survivors_ready(versions: ClusterVersions, node_type: str) -> ClusterVersions:
-    """Records that processes that continue in place are ready for the next version."""
+    """Record that processes that continue in place are ready for the next version."""
     change = versions.change
     if change is None or not change.number:
         return versions
@@ -231,7 +233,7 @@ def note_survivors_ready(versions: ClusterVersions, node_type: str) -> ClusterVe
 
 
 def note_ended(versions: ClusterVersions, node: int) -> ClusterVersions:
-    """Records that a member's process of the active version has ended."""
+    """Record that a member's process of the active version has ended."""
     active = versions.active
     if active is None or node not in active.members or node in active.ended:
         return versions
@@ -239,7 +241,7 @@ def note_ended(versions: ClusterVersions, node: int) -> ClusterVersions:
 
 
 def withdraw_ready(versions: ClusterVersions, node: str) -> ClusterVersions:
-    """Records that the process that the node had prepared for the next version ended."""
+    """Record that the process that the node had prepared for the next version ended."""
     change = versions.change
     if change is None or node not in change.ready:
         return versions
@@ -249,7 +251,7 @@ def withdraw_ready(versions: ClusterVersions, node: str) -> ClusterVersions:
 
 
 def forget_reports(versions: ClusterVersions, node: str) -> ClusterVersions:
-    """Removes the reports of a node's processes, because the processes are gone."""
+    """Remove the reports of a node's processes, because the processes are gone."""
     change = versions.change
     if change is None or node not in (*change.ready, *change.drained):
         return versions
@@ -283,7 +285,7 @@ def members_ready(versions: ClusterVersions, node_type: str) -> bool:
 def activate_next(
     versions: ClusterVersions, restore: CheckpointRef | None, chief: int = -1, replica_size: int = 1
 ) -> ClusterVersions:
-    """Makes the next version the active one; the previous members are kept until it trains."""
+    """Make the next version the active one; the previous members are kept until it trains."""
     change = versions.change
     assert change is not None
     assert change.number
@@ -310,13 +312,13 @@ def activate_next(
 
 
 def set_restore(versions: ClusterVersions, restore: CheckpointRef) -> ClusterVersions:
-    """Records that the active version starts from a checkpoint that its chief found."""
+    """Record that the active version starts from a checkpoint that its chief found."""
     assert versions.active is not None
     return replace(versions, active=replace(versions.active, restore=restore))
 
 
 def report_trained(versions: ClusterVersions, version: int) -> ClusterVersions:
-    """Records that a process made a step in a version. Only the active version counts."""
+    """Record that a process made a step in a version. Only the active version counts."""
     if versions.active is None or version != versions.active.number or versions.trained == version:
         return versions
     return replace(versions, trained=version, previous=())

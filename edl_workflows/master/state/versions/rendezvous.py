@@ -32,7 +32,7 @@ class WaitingWorkers:
         present: members, by rank, of the group that trains or trained last.
         intact: whether that group still trains.
         joined: by id, Unix seconds at which each possible member joined, including live members of `present`.
-        wanted: how many members the job wants.
+        desired: how many members the job wants.
         expected: if the group waits for workers that have not joined yet, when the newest of them was
             created, in Unix seconds; else 0.
     """
@@ -40,7 +40,7 @@ class WaitingWorkers:
     present: tuple[int, ...]
     intact: bool
     joined: Mapping[int, float]
-    wanted: int
+    desired: int
     expected: float = 0.0
 
 
@@ -50,13 +50,13 @@ class RendezvousVerdict:
 
     Attributes:
         members: node ids by rank; None if there is no next group.
-        why: the reason, for people.
+        reason: why the group is formed or not, for people.
         until: Unix seconds at which the wait ends if nothing else happens; None if only a join can end it, or
             if the group waits for nothing.
     """
 
     members: tuple[int, ...] | None
-    why: str
+    reason: str
     until: float | None = None
 
 
@@ -75,8 +75,8 @@ def next_group(waiting: WaitingWorkers, parameters: RendezvousLimits, now: float
     If the present group still trains and has the right members, there is no next group.
     """
     line = order_members(waiting.present, waiting.joined)
-    wanted = max(parameters.min_nodes, min(waiting.wanted, parameters.max_nodes))
-    size = round_to_units(min(len(line), wanted), parameters)
+    desired = max(parameters.min_nodes, min(waiting.desired, parameters.max_nodes))
+    size = round_to_units(min(len(line), desired), parameters)
     if size < parameters.min_nodes:
         return RendezvousVerdict(None, f"{len(line)} of at least {parameters.min_nodes} workers have joined")
     members = line[:size]
@@ -84,14 +84,16 @@ def next_group(waiting: WaitingWorkers, parameters: RendezvousLimits, now: float
         return RendezvousVerdict(None, "the present group already has the right members")
     survivors = [node for node in waiting.present if node in waiting.joined]
     go_on = not waiting.intact and len(survivors) >= parameters.min_nodes
-    if size >= round_to_units(wanted, parameters) or go_on:
-        return RendezvousVerdict(members, f"{size} of {wanted} wanted workers")
+    if size >= round_to_units(desired, parameters) or go_on:
+        return RendezvousVerdict(members, f"{size} of {desired} wanted workers")
     newest = max(waiting.expected, *(waiting.joined[node] for node in line))
     until = newest + parameters.waiting_timeout
     if now >= until:
-        why = f"no worker joined these {size} within {parameters.waiting_timeout:g} s; {wanted} are wanted"
-        return RendezvousVerdict(members, why)
-    return RendezvousVerdict(None, f"{len(line)} of {wanted} wanted workers have joined", until)
+        reason = (
+            f"no worker joined these {size} within {parameters.waiting_timeout:g} s; {desired} are wanted"
+        )
+        return RendezvousVerdict(members, reason)
+    return RendezvousVerdict(None, f"{len(line)} of {desired} wanted workers have joined", until)
 
 
 def order_members(present: tuple[int, ...], joined: Mapping[int, float]) -> tuple[int, ...]:
@@ -113,7 +115,7 @@ REST_SECONDS = 60.0
 
 
 def advance_group(state: JobState, now: float) -> None:
-    """Advances the change of the training group, or begins one after a join or a loss.
+    """Advance the change of the training group, or begin one after a join or a loss.
 
     1. The survivors of a broken group begin the next one, in place if one of them holds the model.
     2. Admission of newcomers is abandoned if one of them is lost.
@@ -153,19 +155,19 @@ def rendezvous_verdict(state: JobState, now: float) -> RendezvousVerdict:
         present = tuple(node for node in present if node in state.survivors)
         if round_to_units(len(present), state.rendezvous):
             joined = {node: joined[node] for node in present}
-    wanted = state.counts.get(names.WORKER_TYPE, 0)
-    waiting = WaitingWorkers(present, intact, joined, wanted, expected)
+    desired = state.counts.get(names.WORKER_TYPE, 0)
+    waiting = WaitingWorkers(present, intact, joined, desired, expected)
     return next_group(waiting, state.rendezvous, now)
 
 
 def give_up_newcomers(state: JobState, until: float) -> None:
-    """Keeps the active group as it is. Newcomers are not admitted before `until`."""
+    """Keep the active group as it is. Newcomers are not admitted before `until`."""
     state.versions = cluster_versions.cancel_change(state.versions)
     state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
     state.volatile.newcomers_wait_until = until
 
 
-def resized_group(state: JobState, wanted: MemberResize, now: float) -> tuple[int, ...]:
+def resized_group(state: JobState, resize: MemberResize, now: float) -> tuple[int, ...]:
     """The members of the group that a plan wants; creates the nodes that are missing.
 
     The newest members leave first. A migrated worker leaves, and a new one replaces it. New members are
@@ -174,8 +176,8 @@ def resized_group(state: JobState, wanted: MemberResize, now: float) -> tuple[in
     """
     assert state.versions.active is not None
     members = state.versions.active.members
-    count = len(members) if wanted.count is None else wanted.count
-    stay, migrate = members[:count], wanted.migrate or {}
+    count = len(members) if resize.count is None else resize.count
+    stay, migrate = members[:count], resize.migrate or {}
     spares = [
         node.id
         for node in state.nodes.live(names.WORKER_TYPE)
@@ -190,7 +192,7 @@ def resized_group(state: JobState, wanted: MemberResize, now: float) -> tuple[in
     taken = replicas.taken_ranks(state.nodes, names.WORKER_TYPE)
     missing = count - len([node for node in stay if node not in migrate]) - len(added)
     for rank in replicas.free_ranks(taken, missing):
-        added.append(state.nodes.add(names.WORKER_TYPE, rank, now, wanted.resource).id)
+        added.append(state.nodes.add(names.WORKER_TYPE, rank, now, resize.resource).id)
     stay = tuple(node for node in stay if node not in migrate)
     whole = state.versions.active.without(set(members) - set(stay))
     return (*whole, *(node for node in stay if node not in whole), *added)
@@ -292,8 +294,8 @@ def _count_missing(state: JobState, now: float) -> None:
 def _some_ended(state: JobState) -> bool:
     """Whether a member has succeeded, so that the others are about to end."""
     world = state.world
-    found = [state.nodes.find(names.WORKER_TYPE, node_id) for node_id in (world.members if world else ())]
-    return any(node is not None and node.completed for node in found)
+    members = [state.nodes.find(names.WORKER_TYPE, node_id) for node_id in (world.members if world else ())]
+    return any(node is not None and node.completed for node in members)
 
 
 def chief_succeeded(state: JobState) -> bool:

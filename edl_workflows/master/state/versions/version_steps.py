@@ -22,7 +22,7 @@ from edl_workflows.protocol.cluster import CheckpointRef
 
 
 def replace_lost_node(state: JobState, node: JobNode, now: float) -> JobNode | None:
-    """Replaces a lost node, once, and returns the node that takes its rank; None if the node is given up."""
+    """Replace a lost node, once, and return the node that takes its rank; None if the node is given up."""
     if node.replaced_by >= 0:
         return state.nodes.find(node.type, node.replaced_by)
     if node.given_up:
@@ -39,14 +39,14 @@ def replace_lost_node(state: JobState, node: JobNode, now: float) -> JobNode | N
         return None
     fresh = state.nodes.add(node.type, node.rank, now, decision.resource, decision.relaunches)
     if decision.resource != node.resource:
-        why = f"{node} ran out of memory; {fresh} gets {decision.resource.memory}"
-        fresh = state.nodes.change(fresh, why=why)
+        reason = f"{node} ran out of memory; {fresh} gets {decision.resource.memory}"
+        fresh = state.nodes.change(fresh, why=reason)
     state.nodes.change(node, replaced_by=fresh.id)
     return fresh
 
 
 def advance_versions(state: JobState, now: float) -> None:
-    """Advances the change of versions, or begins one after a loss. A plan activates its change itself."""
+    """Advance the change of versions, or begin one after a loss. A plan activates its change itself."""
     _begin_change(state, now)
     change = state.versions.change
     if change is None:
@@ -54,8 +54,8 @@ def advance_versions(state: JobState, now: float) -> None:
         return
     call_back_finished(state, now)
     if change.cause is not ChangeCause.PLAN:
-        known = state.members_by_id
-        lost = [known[node_id] for node_id in state.lost_members(change.target) if node_id in known]
+        members = state.members_by_id
+        lost = [members[node_id] for node_id in state.lost_members(change.target) if node_id in members]
         fresh = {node.id: new.id for node in lost if (new := replace_lost_node(state, node, now)) is not None}
         state.versions = cluster_versions.follow_replacements(state.versions, fresh)
     registered = frozenset(node.id for node in state.nodes.of(names.PS_TYPE) if node.registered)
@@ -82,13 +82,13 @@ def _begin_change(state: JobState, now: float) -> None:
 
 
 def restart_processes(state: JobState, now: float) -> None:
-    """Restarts all training processes on their nodes from the newest checkpoint, because training hangs."""
+    """Restart all training processes on their nodes from the newest checkpoint, because training hangs."""
     state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
     recover_version(state, now, HANG)
 
 
 def recover_version(state: JobState, now: float, cause: str = RECOVERY) -> None:
-    """Begins a version that starts from the newest checkpoint, with the members of the active version or
+    """Begin a version that starts from the newest checkpoint, with the members of the active version or
     their replacements.
     """
     assert state.versions.active is not None
@@ -98,7 +98,7 @@ def recover_version(state: JobState, now: float, cause: str = RECOVERY) -> None:
 
 
 def return_to_checkpoint(state: JobState, now: float, cause: str = RECOVERY) -> None:
-    """Records that the active version can't continue: progress after the newest checkpoint is lost."""
+    """Record that the active version can't continue: progress after the newest checkpoint is lost."""
     saved, active = state.checkpoints.newest, state.versions.active
     step = saved.step if saved else 0
     if active is not None:
@@ -152,7 +152,7 @@ def _chief_is_there(state: JobState) -> bool:
 
 
 def activate_version(state: JobState, saved: checkpoints.SavedCheckpoint | None) -> None:
-    """Makes the next version active, and returns model and data to the checkpoint; in place, both stay as
+    """Make the next version active, and return model and data to the checkpoint; in place, both stay as
     they are."""
     if state.versions.change is not None and state.versions.change.in_place:
         state.versions = cluster_versions.activate_next(state.versions, None, replica_size=state.replica_size)
@@ -180,7 +180,7 @@ def _begin_anew(state: JobState) -> None:
 
 
 def start_from(state: JobState, ref: CheckpointRef, position: JobPosition | None, now: float) -> None:
-    """Makes the active version start from a checkpoint that its chief found, and moves the data to the
+    """Make the active version start from a checkpoint that its chief found, and move the data to the
     checkpoint's position.
     """
     state.versions = cluster_versions.set_restore(state.versions, ref)

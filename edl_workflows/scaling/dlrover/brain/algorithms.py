@@ -124,6 +124,6 @@ def _within_share(request: BrainRequest) -> BrainRequest:
         return request
     most = max(allowed.low, share)
     least = f", and at least {most:g} are allowed" if most > share else ""
-    why = f"its fair share of the cluster is {share}{least}"
-    bounds = replace(role.bounds, count=Range(allowed.low, most), fewer_because=why)
+    reason = f"its fair share of the cluster is {share}{least}"
+    bounds = replace(role.bounds, count=Range(allowed.low, most), fewer_because=reason)
     return replace(request, job=replace(job, roles={**job.roles, WORKER: replace(role, bounds=bounds)}))

@@ -29,14 +29,14 @@ class WorkerClaim:
         worker: size of one worker.
         fixed: the resources of its other nodes together, which it keeps.
         least: the fewest workers.
-        wanted: the most workers that it could use.
+        most: the most workers that it could use.
         weight: a job of weight 2 gets twice the share of a job of weight 1.
     """
 
     job: str
     worker: NodeSize
     least: int = 1
-    wanted: int = 60
+    most: int = 60
     weight: float = 1.0
     fixed: NodeSize = field(default_factory=NodeSize)
 
@@ -58,11 +58,11 @@ def fair_shares(claims: Iterable[WorkerClaim], capacity: Mapping[str, float]) ->
             scarce.
 
     Returns:
-        Between `least` and `wanted` workers for each job. Together they fit the capacity, unless the minima
+        Between `least` and `most` workers for each job. Together they fit the capacity, unless the minima
         exceed it.
     """
     claims = list(claims)
-    wrong = {claim.job: why for claim in claims if (why := _problem(claim))}
+    wrong = {claim.job: problem for claim in claims if (problem := _problem(claim))}
     names = Counter(claim.job for claim in claims)
     wrong |= {job: f"{job} has {count} claims" for job, count in names.items() if count > 1}
     good = sorted((c for c in claims if c.job not in wrong), key=lambda c: c.job)
@@ -74,7 +74,7 @@ def fair_shares(claims: Iterable[WorkerClaim], capacity: Mapping[str, float]) ->
         for name, limit in scarce.items()
     }
     line = [
-        (_share(claim, claim.least, scarce), claim.job, claim) for claim in good if claim.least < claim.wanted
+        (_share(claim, claim.least, scarce), claim.job, claim) for claim in good if claim.least < claim.most
     ]
     heapq.heapify(line)
     while line:
@@ -84,7 +84,7 @@ def fair_shares(claims: Iterable[WorkerClaim], capacity: Mapping[str, float]) ->
             continue
         free = {name: left - need[name] for name, left in free.items()}
         workers[job] += 1
-        if workers[job] < claim.wanted:
+        if workers[job] < claim.most:
             heapq.heappush(line, (_share(claim, workers[job], scarce), job, claim))
     return FairShares(workers, wrong)
 
@@ -96,8 +96,8 @@ def _share(claim: WorkerClaim, workers: int, capacity: Mapping[str, float]) -> f
 
 
 def _problem(claim: WorkerClaim) -> str:
-    if not 0 <= claim.least <= claim.wanted <= _MAX_WORKERS:
-        return f"{claim.job} wants {claim.least} to {claim.wanted} workers"
+    if not 0 <= claim.least <= claim.most <= _MAX_WORKERS:
+        return f"{claim.job} wants {claim.least} to {claim.most} workers"
     if not (math.isfinite(claim.weight) and claim.weight > 0):
         return f"the weight of {claim.job} is {claim.weight}"
     for size in (claim.worker, claim.fixed):

@@ -31,10 +31,10 @@ def job_of(
         for name, role in facts.roles.items()
     }
     limits = ResourceLimits(facts.limits.cpu, facts.limits.memory, facts.limits.gpu)
-    there = tuple(
+    optimizer_nodes = tuple(
         OptimizerNode(n.name, n.role, n.id, _resource(n.resource), n.pending_since, n.oom) for n in nodes
     )
-    return OptimizerJob(facts.name, roles, limits, there, tuple(samples))
+    return OptimizerJob(facts.name, roles, limits, optimizer_nodes, tuple(samples))
 
 
 def roles_of(job: OptimizerJob) -> dict[str, brain.RoleFacts]:
@@ -49,7 +49,7 @@ def roles_of(job: OptimizerJob) -> dict[str, brain.RoleFacts]:
             resource=_size(role.resource),
             auto_scale=role.auto_scale,
             bounds=brain.RoleBounds.model_validate(
-                {what: _between(role.bounds.of(what)) for what in BOUNDED}
+                {quantity: _between(role.bounds.of(quantity)) for quantity in BOUNDED}
             ),
         )
         for name, role in job.roles.items()
@@ -123,8 +123,8 @@ def training_facts(training: TrainingParameters) -> brain.TrainingFacts:
 def plan_message(plan: ResourcePlan) -> brain.OptimizeReply:
     return brain.OptimizeReply(
         groups={
-            role: brain.GroupPlan(count=wanted.count, resource=_size(wanted.node_resource))
-            for role, wanted in plan.node_group_resources.items()
+            role: brain.GroupPlan(count=group.count, resource=_size(group.node_resource))
+            for role, group in plan.node_group_resources.items()
         },
         nodes={name: _size(size) for name, size in plan.node_resources.items()},
         reasons=dict(plan.reasons),
@@ -136,8 +136,8 @@ def plan_message(plan: ResourcePlan) -> brain.OptimizeReply:
 def plan_of(message: brain.OptimizeReply) -> ResourcePlan:
     return ResourcePlan(
         {
-            role: NodeGroupResource(said.count, _resource(said.resource))
-            for role, said in message.groups.items()
+            role: NodeGroupResource(group.count, _resource(group.resource))
+            for role, group in message.groups.items()
         },
         {name: _resource(size) for name, size in message.nodes.items()},
         dict(message.reasons),
@@ -157,12 +157,14 @@ def _size(resource: NodeSize) -> brain.NodeSizeMessage:
 
 
 def _bounds(bounds: brain.RoleBounds) -> UserBounds:
-    said = (bounds.count, bounds.cpu, bounds.memory)
-    return UserBounds(*(Range(each.low, each.high) if each is not None else None for each in said))
+    ranges = (bounds.count, bounds.cpu, bounds.memory)
+    return UserBounds(*(Range(each.low, each.high) if each is not None else None for each in ranges))
 
 
-def _between(said: Range | None) -> brain.AmountRange | None:
+def _between(bounds: Range | None) -> brain.AmountRange | None:
     """Bounds as a message; an infinite upper bound becomes the largest allowed amount."""
-    if said is None:
+    if bounds is None:
         return None
-    return brain.AmountRange(low=said.low, high=brain.MAX_AMOUNT if said.high == math.inf else said.high)
+    return brain.AmountRange(
+        low=bounds.low, high=brain.MAX_AMOUNT if bounds.high == math.inf else bounds.high
+    )

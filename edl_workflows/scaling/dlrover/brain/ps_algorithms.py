@@ -58,10 +58,10 @@ def optimize_job_hot_ps_resource(request: BrainRequest) -> ResourcePlan:
         return window
     cpu, memory = _hot_cpu(window), _hot_memory(window)
     none = NodeSize()
-    found = sorted({*cpu.node_resources, *memory.node_resources})
-    sizes = {n: memory.node_resources.get(n, none).over(cpu.node_resources.get(n, none)) for n in found}
-    reasons = {n: "; ".join(plan.reasons[n] for plan in (cpu, memory) if n in plan.reasons) for n in found}
-    notes = window.notes if found else ("no parameter server is hot", *window.notes)
+    names = sorted({*cpu.node_resources, *memory.node_resources})
+    sizes = {n: memory.node_resources.get(n, none).over(cpu.node_resources.get(n, none)) for n in names}
+    reasons = {n: "; ".join(plan.reasons[n] for plan in (cpu, memory) if n in plan.reasons) for n in names}
+    notes = window.notes if names else ("no parameter server is hot", *window.notes)
     return bound_plan(request.job, ResourcePlan({}, sizes, reasons, notes))
 
 
@@ -77,20 +77,23 @@ def optimize_job_ps_create_resource(request: BrainRequest) -> ResourcePlan:
     over jobs, without outliers, of the cores that all servers of a job used together; memory = 1.2 · the most
     used.
     """
-    samples = [known for record in request.history if (known := former_samples(record))]
-    totals = [major_mean([sample.cpu(PS) for sample in known]) for known in samples]
+    samples = [job_samples for record in request.history if (job_samples := former_samples(record))]
+    totals = [major_mean([sample.cpu(PS) for sample in job_samples]) for job_samples in samples]
     totals = [total for total in totals if total > 0]
-    most_memory = max((node.memory for known in samples for one in known for node in one.of(PS)), default=0.0)
+    most_memory = max(
+        (node.memory for job_samples in samples for sample in job_samples for node in sample.of(PS)),
+        default=0.0,
+    )
     if not totals or most_memory == 0:
         return empty_plan("no former job tells what parameter servers use")
-    cpu = max(MIN_CPU, max(_most_mean_cpu(known) for known in samples) + CPU_MARGIN)
+    cpu = max(MIN_CPU, max(_most_mean_cpu(job_samples) for job_samples in samples) + CPU_MARGIN)
     total = major_mean(totals) * (1 + TOTAL_CPU_MARGIN)
     count = min(math.ceil(total / cpu), MAX_PS)
-    all_memory = max(sample.memory(PS) for known in samples for sample in known)
+    all_memory = max(sample.memory(PS) for job_samples in samples for sample in job_samples)
     memory = (1 + MEMORY_MARGIN) * max(most_memory, all_memory / count)
     size = NodeSize(float(math.ceil(max(cpu, total / count))), float(math.ceil(memory)))
-    why = f"in {len(totals)} former jobs parameter servers used {major_mean(totals):.1f} cores together"
-    return _created(request.job, count, size, why)
+    reason = f"in {len(totals)} former jobs parameter servers used {major_mean(totals):.1f} cores together"
+    return _created(request.job, count, size, reason)
 
 
 def optimize_job_ps_init_adjust_resource(request: BrainRequest) -> ResourcePlan:
@@ -123,8 +126,10 @@ def optimize_job_ps_init_adjust_resource(request: BrainRequest) -> ResourcePlan:
     part = max(sample.memory(PS) for sample in window.samples) / count
     memory = (1 + MEMORY_MARGIN) * max(window.most("memory", PS), part)
     size = NodeSize(float(cpu), float(math.ceil(memory)) if memory else None)
-    why = f"{window.trainers} workers make parameter servers use {together:.1f} cores, {workers} are expected"
-    return bound_plan(request.job, _with_notes(group_plan(PS, why, count, size), window))
+    reason = (
+        f"{window.trainers} workers make parameter servers use {together:.1f} cores, {workers} are expected"
+    )
+    return bound_plan(request.job, _with_notes(group_plan(PS, reason, count, size), window))
 
 
 def optimize_job_ps_oom_resource(request: BrainRequest) -> ResourcePlan:
@@ -145,17 +150,19 @@ def optimize_job_ps_oom_resource(request: BrainRequest) -> ResourcePlan:
     largest = max((node.resource.memory or 0.0 for node in job.of(PS)), default=0.0)
     most = max([largest, job.roles[PS].resource.memory or 0.0, *held])
     unbalanced = bool(held) and max(held) > 0 and (max(held) - mean(held)) / max(held) > UNBALANCED
-    wanted, may_double = 2 * job.roles[PS].count, 2 * job.roles[PS].count <= count_range(job, PS).high
+    doubled_count, may_double = 2 * job.roles[PS].count, 2 * job.roles[PS].count <= count_range(job, PS).high
     allowed = size_range(job, PS, "memory", largest).high
     if may_double and (most >= allowed or (held and not unbalanced)):
-        why = (
+        reason = (
             "one ran out of memory, and all hold about the same"
             if held
             else "one ran out of the most memory there is"
         )
-        return bound_plan(job, group_plan(PS, why, wanted), tolerance=0.0)
-    why = "one ran out of memory, and holds more than the others" if unbalanced else "one ran out of memory"
-    return bound_plan(job, group_plan(PS, why, size=NodeSize(memory=2 * most)), tolerance=0.0)
+        return bound_plan(job, group_plan(PS, reason, doubled_count), tolerance=0.0)
+    reason = (
+        "one ran out of memory, and holds more than the others" if unbalanced else "one ran out of memory"
+    )
+    return bound_plan(job, group_plan(PS, reason, size=NodeSize(memory=2 * most)), tolerance=0.0)
 
 
 def optimize_job_ps_resource_util(request: BrainRequest) -> ResourcePlan:
@@ -194,42 +201,44 @@ def _hot_cpu(window: SampleWindow) -> ResourcePlan:
         return empty_plan()
     most = {name: size_range(job, PS, "cpu", sizes[name]).high for name in hot}
     ratio = min(TARGET_WORKERS / window.trainers, *(most[name] / used[name] for name in hot))
-    wanted = {name: math.ceil(used[name] * ratio) for name in sizes}
-    grown = {name: NodeSize(cpu=float(cpu)) for name, cpu in wanted.items() if cpu > sizes[name]}
-    why = (
+    desired_cores = {name: math.ceil(used[name] * ratio) for name in sizes}
+    grown = {name: NodeSize(cpu=float(cpu)) for name, cpu in desired_cores.items() if cpu > sizes[name]}
+    reason = (
         f"{', '.join(hot)} used more than {HOT_CPU:.0%} of its cores; all get {ratio:.2g} times what they use"
     )
-    return ResourcePlan({}, grown, dict.fromkeys(grown, why))
+    return ResourcePlan({}, grown, dict.fromkeys(grown, reason))
 
 
 def _hot_memory(window: SampleWindow) -> ResourcePlan:
     sizes: dict[str, NodeSize] = {}
     for node in window.job.of(PS):
         has = node.resource.memory or 0.0
-        used = [one.memory for sample in window.samples for one in sample.nodes if one.name == node.name]
+        used = [
+            usage.memory for sample in window.samples for usage in sample.nodes if usage.name == node.name
+        ]
         if has > 0 and min(used) > HOT_MEMORY * has:
             sizes[node.name] = NodeSize(memory=has + min(has, HOT_MEMORY_STEP))
-    why = f"it used more than {HOT_MEMORY:.0%} of its memory in the {RECORDS} newest samples"
-    return ResourcePlan({}, sizes, dict.fromkeys(sizes, why))
+    reason = f"it used more than {HOT_MEMORY:.0%} of its memory in the {RECORDS} newest samples"
+    return ResourcePlan({}, sizes, dict.fromkeys(sizes, reason))
 
 
 def _returned(window: SampleWindow) -> ResourcePlan:
     sizes: dict[str, NodeSize] = {}
     for node in window.job.of(PS):
-        used = [one for sample in window.samples for one in sample.nodes if one.name == node.name]
-        has, cpu = node.resource, max(one.cpu for one in used)
+        used = [usage for sample in window.samples for usage in sample.nodes if usage.name == node.name]
+        has, cpu = node.resource, max(usage.cpu for usage in used)
         if has.cpu and cpu / has.cpu < IDLE:
-            wanted = math.ceil(cpu) + CPU_MARGIN
-            memory = math.ceil((1 + MEMORY_MARGIN) * max(one.memory for one in used))
+            desired_cores = math.ceil(cpu) + CPU_MARGIN
+            memory = math.ceil((1 + MEMORY_MARGIN) * max(usage.memory for usage in used))
             sizes[node.name] = NodeSize(
-                cpu=wanted if wanted < has.cpu else None,
+                cpu=desired_cores if desired_cores < has.cpu else None,
                 memory=float(memory) if 0 < memory < (has.memory or 0.0) else None,
             )
-    why = f"it used less than {IDLE:.0%} of its cores while others are at their end"
-    return ResourcePlan({}, sizes, dict.fromkeys(sizes, why))
+    reason = f"it used less than {IDLE:.0%} of its cores while others are at their end"
+    return ResourcePlan({}, sizes, dict.fromkeys(sizes, reason))
 
 
-def _created(job: OptimizerJob, count: int, size: NodeSize, why: str) -> ResourcePlan:
+def _created(job: OptimizerJob, count: int, size: NodeSize, reason: str) -> ResourcePlan:
     """A plan for a new job that keeps what the user gave, and leaves half of the limits to workers."""
     role = job.roles.get(PS)
     if wrong := job_problems(job):
@@ -241,7 +250,7 @@ def _created(job: OptimizerJob, count: int, size: NodeSize, why: str) -> Resourc
     room = [job.limits.of(a) / 2 / value for a in SIZES if (value := fresh.amount(a) or 0.0) > 0]
     most = max(1, math.floor(min(room, default=count)))
     return bound_plan(
-        job, group_plan(PS, why, min(count, most) if role.count == 0 else None, open_size), tolerance=0.0
+        job, group_plan(PS, reason, min(count, most) if role.count == 0 else None, open_size), tolerance=0.0
     )
 
 

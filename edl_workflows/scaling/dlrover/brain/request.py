@@ -38,8 +38,10 @@ class TrainingParameters:
     def steps(self) -> float | None:
         """The number of steps of the job; None if it is unknown."""
         by_records = self.dataset_size * max(self.epochs, 1) / self.batch_size if self.batch_size > 0 else 0.0
-        known = [steps for steps in (by_records, float(self.max_steps)) if math.isfinite(steps) and steps > 0]
-        return min(known, default=None)
+        step_counts = [
+            steps for steps in (by_records, float(self.max_steps)) if math.isfinite(steps) and steps > 0
+        ]
+        return min(step_counts, default=None)
 
 
 @dataclass(frozen=True)

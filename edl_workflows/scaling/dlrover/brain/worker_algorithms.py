@@ -59,13 +59,13 @@ def optimize_job_worker_create_resource(request: BrainRequest) -> ResourcePlan:
     memory = max([FIRST_MEMORY, *(float(math.ceil(FIRST_MEMORY_FACTOR * node.memory)) for node in used)])
     size = first_size(request.job, WORKER, NodeSize(cpu, memory))
     completed = sum(record.completed for record in request.history)
-    why = (
+    reason = (
         f"{completed} completed jobs tell what a worker needs"
         if used
         else "no completed job tells what a worker needs"
     )
     return bound_plan(
-        request.job, group_plan(WORKER, why, 1 if role.count == 0 else None, size), tolerance=0.0
+        request.job, group_plan(WORKER, reason, 1 if role.count == 0 else None, size), tolerance=0.0
     )
 
 
@@ -80,17 +80,21 @@ def optimize_job_worker_create_oom_resource(request: BrainRequest) -> ResourcePl
         return empty_plan(*wrong)
     if not any(node.oom for node in job.of(WORKER)):
         return empty_plan("no worker ran out of memory")
-    known = valid_samples(job.samples)
+    validation = valid_samples(job.samples)
     has = max((node.resource.memory or 0.0 for node in job.of(WORKER)), default=0.0)
     own = max(has, job.roles[WORKER].resource.memory or 0.0)
     if own == 0:
-        own = max((node.memory for sample in known.samples[-1:] for node in sample.of(WORKER)), default=0.0)
+        own = max(
+            (node.memory for sample in validation.samples[-1:] for node in sample.of(WORKER)), default=0.0
+        )
     memory = max(own + min(own, OOM_STEP), *_former_memory(request), 0.0)
     if memory == 0:
-        return empty_plan("neither the workers' memory nor that of former jobs is known", *known.problems)
-    why = f"a worker ran out of memory with {own:g} MiB"
+        return empty_plan(
+            "neither the workers' memory nor that of former jobs is known", *validation.problems
+        )
+    reason = f"a worker ran out of memory with {own:g} MiB"
     return bound_plan(
-        job, group_plan(WORKER, why, size=NodeSize(memory=float(math.ceil(memory)))), tolerance=0.0
+        job, group_plan(WORKER, reason, size=NodeSize(memory=float(math.ceil(memory)))), tolerance=0.0
     )
 
 
@@ -119,13 +123,13 @@ def optimize_job_worker_resource(request: BrainRequest) -> ResourcePlan:
         return empty_plan(
             "no use of parameter servers or no step was measured yet", *window.notes, waiting=True
         )
-    count, why = _count(window, request, used)
+    count, reason = _count(window, request, used)
     memory = window.most("memory", *TRAINERS)
     size = NodeSize(
         cpu=float(math.ceil(window.most("cpu", *TRAINERS) + CPU_MARGIN)),
         memory=float(math.ceil(memory + min(MEMORY_MARGIN * memory, MAX_MEMORY_STEP))) or None,
     )
-    proposal = group_plan(WORKER, why, count - count_fixed_trainers(request.job), size)
+    proposal = group_plan(WORKER, reason, count - count_fixed_trainers(request.job), size)
     return bound_plan(request.job, replace(proposal, notes=window.notes))
 
 
@@ -142,9 +146,9 @@ def optimize_job_fair_share(request: BrainRequest) -> ResourcePlan:
         return empty_plan(share)
     if WORKER not in job.roles or job.roles[WORKER].count <= share:
         return empty_plan(f"the job's fair share is {share} workers, and it has no more")
-    others = len(request.claims) - 1
+    peers = len(request.claims) - 1
     return bound_plan(
-        job, group_plan(WORKER, f"its fair share beside {others} other jobs is {share} workers", share)
+        job, group_plan(WORKER, f"its fair share beside {peers} other jobs is {share} workers", share)
     )
 
 
@@ -164,11 +168,11 @@ def fair_share(request: BrainRequest) -> int | str:
 
 def _former_memory(request: BrainRequest) -> list[float]:
     """The last memory use of each worker of former jobs, with a margin if it ran out of memory."""
-    found = []
+    memory_uses = []
     for record in request.history:
         last = {node.name: node.memory for sample in former_samples(record) for node in sample.of(WORKER)}
-        found += [memory * (OOM_FACTOR if name in record.oom else 1) for name, memory in last.items()]
-    return found
+        memory_uses += [memory * (OOM_FACTOR if name in record.oom else 1) for name, memory in last.items()]
+    return memory_uses
 
 
 def _count(window: SampleWindow, request: BrainRequest, used: float) -> tuple[int, str]:
@@ -180,21 +184,21 @@ def _count(window: SampleWindow, request: BrainRequest, used: float) -> tuple[in
         for name in cpu
         if all(n.cpu >= EXHAUSTED * cpu[name] for s in window.samples for n in s.of(PS) if n.name == name)
     ]
-    why = f"the busiest parameter server uses {used:.0%} of its cores with {now} workers"
+    reason = f"the busiest parameter server uses {used:.0%} of its cores with {now} workers"
     if exhausted:
         fewer = now - DECREASE if now > DECREASE else now
         return fewer, f"{', '.join(exhausted)} used {EXHAUSTED:.0%} of its cores or more"
     earlier = window.speed_before()
     if used >= OVERLOAD:
-        return now, why
+        return now, reason
     if earlier is not None and window.speed <= (1 - SLOWER) * earlier[1]:
-        return now, f"{why}, but the job became slower when its workers changed"
+        return now, f"{reason}, but the job became slower when its workers changed"
     served = max(now, math.floor(OVERLOAD / used * now * (1 + _ROUNDING)))
     if request.phase is WorkerPhase.STABLE:
         faster = earlier is None or window.speed > earlier[1]
-        return (min(served, now + MAX_STEP) if faster else now), why
+        return (min(served, now + MAX_STEP) if faster else now), reason
     seconds = one_worker_seconds(window, request.training)
     if seconds is None:
-        return min(served, now + MAX_STEP), why
+        return min(served, now + MAX_STEP), reason
     most = FIRST_WORKERS if seconds <= SHORT_SECONDS else MAX_FIRST_WORKERS
-    return max(now, min(served, most)), f"{why}, one worker would need {seconds:.0f} s"
+    return max(now, min(served, most)), f"{reason}, one worker would need {seconds:.0f} s"

@@ -65,7 +65,7 @@ def create(server: ApiServer, pods: Mirror[Pod], name: str, cpu: str) -> None:
     """A pod that the scheduler learns of."""
     main = {"name": "m", "image": "x", "resources": {"requests": {"cpu": cpu}}}
     manifest = {"metadata": {"name": name, "namespace": "default"}, "spec": {"containers": [main]}}
-    pods.take(server.client.create("pods", manifest))
+    pods.record_write(server.client.create("pods", manifest))
 
 
 def test_a_pod_that_fits_does_not_wait_for_the_reasons_of_others(

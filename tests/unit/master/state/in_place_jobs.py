@@ -24,7 +24,7 @@ def death(node: int, code: int = 137, process: int = 1) -> ExitReport:
 def die(job: SimulatedCollectiveJob, node: int, code: int = 137, process: int = 1) -> None:
     """The process of a worker ends, and its agent reports it."""
     job.memory.pop(node, None)
-    messages.take_death_report(job.state, death(node, code, process))
+    messages.record_death_report(job.state, death(node, code, process))
     job.settle()
     job.commit()
 

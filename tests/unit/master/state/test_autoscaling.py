@@ -120,14 +120,14 @@ def test_a_new_job_begins_with_what_its_user_left_open() -> None:
     state = JobState(make_settings(roles=open_roles))
     asked = autoscale_steps.first_request(state, 0.0)
     assert asked is not None
-    autoscale_steps.take_first_answer(state, asked, autoscale_steps.local_answer(asked, 0.0), 0.0)
+    autoscale_steps.apply_first_answer(state, asked, autoscale_steps.local_answer(asked, 0.0), 0.0)
     assert state.counts == {"ps": 1, "worker": 1}
     assert state.sizes["worker"] == NodeResource(cpu="8000m", memory="8192Mi")
     assert state.autoscaling.progress.stage is OptimizerStage.WORKER_INITIAL
     only_shown = JobState(make_settings(SHOWN_ONLY, roles=open_roles))
     asked = autoscale_steps.first_request(only_shown, 0.0)
     assert asked is not None
-    autoscale_steps.take_first_answer(only_shown, asked, autoscale_steps.local_answer(asked, 0.0), 0.0)
+    autoscale_steps.apply_first_answer(only_shown, asked, autoscale_steps.local_answer(asked, 0.0), 0.0)
     assert only_shown.counts == {"ps": 0, "worker": 0}
     assert autoscale_steps.first_request(autoscaled_job().state, 0.0) is None
 

@@ -101,10 +101,10 @@ def test_an_answer_about_a_job_that_changed_is_forgotten() -> None:
     answer = autoscale_steps.local_answer(asked, job.now)
     assert not answer.plan.empty
     job.state.counts["worker"] = 2
-    autoscale_steps.take_answer(job.state, asked, answer, job.now)
+    autoscale_steps.apply_answer(job.state, asked, answer, job.now)
     assert job.state.autoscaling.open is None
     job.state.counts["worker"] = 1
-    autoscale_steps.take_answer(job.state, asked, answer, job.now)
+    autoscale_steps.apply_answer(job.state, asked, answer, job.now)
     assert job.state.autoscaling.open is not None
 
 

@@ -37,11 +37,11 @@ def test_an_agent_gets_its_verdict(gap: float) -> None:
     job = _job()
     worker = NodeRef(type="worker", id=1)
     report = ExitReport(node=worker, incarnation="worker1", version=1, code=3)
-    assert messages.take_exit_report(job.state, report, job.now) is None
+    assert messages.decide_exit(job.state, report, job.now) is None
     _set_clock(job, gap)
-    assert messages.take_exit_report(job.state, report, job.now) is None
+    assert messages.decide_exit(job.state, report, job.now) is None
     job.now += job.settings.timeouts.verdict
-    assert messages.take_exit_report(job.state, report, job.now) is not None
+    assert messages.decide_exit(job.state, report, job.now) is not None
 
 
 def test_a_round_of_the_node_check_ends(gap: float) -> None:

@@ -27,7 +27,7 @@ def job() -> SimulatedJob:
 def crash(job: SimulatedJob, node: str, crashes: int, version: int = 2, code: int = 1) -> None:
     """A node's agent says that the process of a version crashed again."""
     kind, _, node_id = node.partition("-")
-    messages.take_crash_report(
+    messages.record_crash_report(
         job.state,
         CrashReport(
             node=NodeRef(type=kind, id=int(node_id)),
@@ -125,7 +125,7 @@ def test_crashes_of_another_version_or_incarnation_do_not_count() -> None:
     it = job()
     prepare_recovery(it)
     crash(it, "worker-0", 99, version=7)
-    messages.take_crash_report(
+    messages.record_crash_report(
         it.state,
         CrashReport(
             node=NodeRef(type="worker", id=0),

@@ -85,10 +85,10 @@ def test_a_connected_process_has_not_trained_yet() -> None:
     messages.register_node(state, Registration(node=CHIEF, rank=0, incarnation="a"), 2.0)
     settle_job(state, 2.0)
     for said in (ProcessState.CONNECTED, ProcessState.READY, ProcessState.CONNECTED):
-        messages.take_process_report(state, ProcessReport(node=CHIEF, version=1, state=said))
+        messages.record_process_report(state, ProcessReport(node=CHIEF, version=1, state=said))
         settle_job(state, 3.0)
     damage = CheckpointDamage(node=CHIEF, version=1, uri="/checkpoints/7", error="/checkpoints/7: torn")
-    model_messages.take_damaged_checkpoint(state, damage)
+    model_messages.record_damaged_checkpoint(state, damage)
     settle_job(state, 4.0)
 
     assert state.versions.trained == 0
@@ -125,7 +125,7 @@ def test_one_that_was_passed_over_at_the_start_only_warns() -> None:
     taken = CheckpointRef(uri="/c/checkpoint-1", step=1)
     damage = CheckpointDamage(node=CHIEF, version=1, uri="/c/checkpoint-2", error="torn", instead=taken)
     for _ in range(2):  # repeatable
-        model_messages.take_damaged_checkpoint(job.state, damage)
+        model_messages.record_damaged_checkpoint(job.state, damage)
     job.settle()
 
     assert job.state.outcome is None
@@ -141,7 +141,7 @@ def test_a_checkpoint_that_is_saved_anew_under_its_name_is_whole() -> None:
     job, _ = job_with_checkpoints("ps=1,worker=1", 0)
     other = CheckpointRef(uri="/other", step=0)
     damage = CheckpointDamage(node=CHIEF, version=1, uri="/latest", error="torn", instead=other)
-    model_messages.take_damaged_checkpoint(job.state, damage)
+    model_messages.record_damaged_checkpoint(job.state, damage)
     assert job.state.checkpoints.is_damaged(CheckpointRef(uri="/latest", step=7))
 
     ticket = model_messages.begin_checkpoint(job.state, CheckpointBegin(node=CHIEF, version=1), job.now)
@@ -159,7 +159,7 @@ def test_a_late_word_of_a_version_that_was_left_changes_nothing() -> None:
     job.calm(8)
     assert job.state.versions.settled
     with pytest.raises(ConflictError, match="version 1 is not the active one"):
-        model_messages.take_damaged_checkpoint(
+        model_messages.record_damaged_checkpoint(
             job.state, CheckpointDamage(node=CHIEF, version=1, uri=uri, error="torn")
         )
     assert job.state.checkpoints.newest is not None

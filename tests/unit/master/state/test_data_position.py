@@ -152,7 +152,7 @@ def test_data_that_is_registered_later_is_where_the_model_is() -> None:
     before = training()
     position = position_of(before)
     again = submitted(shards=0)
-    model_messages.take_restored_checkpoint(again.state, restored(position=position), again.now)
+    model_messages.record_restored_checkpoint(again.state, restored(position=position), again.now)
     assert position_of(again) == position
     again.commit()
     again.crash()
@@ -197,7 +197,7 @@ def test_what_becomes_of_the_data_of_a_finished_job(
 
     if first == "registered":
         job.state.shards.register(again)
-    model_messages.take_restored_checkpoint(job.state, restored(position=position), job.now)
+    model_messages.record_restored_checkpoint(job.state, restored(position=position), job.now)
     job.state.shards.register(again)
 
     assert job.state.shards.progress(again.name).records_done == records
@@ -212,7 +212,7 @@ def test_a_manifest_without_a_position_is_told_of() -> None:
     """A checkpoint without a data position trains all data on top of the restored model, and the status warns
     of it."""
     job = submitted()
-    model_messages.take_restored_checkpoint(job.state, restored(), job.now)
+    model_messages.record_restored_checkpoint(job.state, restored(), job.now)
     assert done(job) == 0
     (warning,) = views.job_status(job.state, job.now)["warnings"]
     assert (
@@ -225,7 +225,7 @@ def test_what_failed_before_is_tried_again() -> None:
     """A shard that has used up its retries fails the job once, not each time that the job is submitted."""
     job = submitted()
     sequence = {"cursor": 1, "outstanding": [[0, 1]], "retries": {"0": 3}}
-    model_messages.take_restored_checkpoint(job.state, with_sequence(job, sequence), job.now)
+    model_messages.record_restored_checkpoint(job.state, with_sequence(job, sequence), job.now)
     assert job.state.shards.position().datasets[DATA].sequences[0].retries == {}
 
 
@@ -240,7 +240,7 @@ def with_sequence(job: SimulatedJob, sequence: dict[str, Any]) -> CheckpointRest
 def test_a_position_beyond_the_data_is_not_taken(sequence: dict[str, Any]) -> None:
     """If the position is beyond the data, the data starts from its beginning, and a warning says why."""
     job = submitted()
-    model_messages.take_restored_checkpoint(job.state, with_sequence(job, sequence), job.now)
+    model_messages.record_restored_checkpoint(job.state, with_sequence(job, sequence), job.now)
     (warning,) = views.job_status(job.state, job.now)["warnings"]
     assert "all of it is trained" in warning
     assert job.state.shards.position().datasets[DATA].epoch == 0
@@ -250,7 +250,7 @@ def test_a_damaged_position_is_refused() -> None:
     """A damaged data position is rejected as a whole, so that the chief reports its checkpoint as damaged."""
     job = submitted()
     with pytest.raises(InvalidError, match=r"the data position is damaged: datasets\.train\.sequences\.0"):
-        model_messages.take_restored_checkpoint(
+        model_messages.record_restored_checkpoint(
             job.state, with_sequence(job, {"cursor": 5, "outstanding": [[0, 9]]}), job.now
         )
     assert job.state.checkpoints.newest is None
@@ -261,16 +261,16 @@ def test_only_the_chief_of_the_version_says_so_and_only_before_it_trains() -> No
     that version trains. Any other changes neither model nor data."""
     job = submitted()
     with pytest.raises(ConflictError, match="worker-1 is not the chief"):
-        model_messages.take_restored_checkpoint(
+        model_messages.record_restored_checkpoint(
             job.state, restored().model_copy(update={"node": NodeRef(type="worker", id=1)}), job.now
         )
     with pytest.raises(ConflictError, match="version 2 is not the active one"):
-        model_messages.take_restored_checkpoint(
+        model_messages.record_restored_checkpoint(
             job.state, restored().model_copy(update={"version": 2}), job.now
         )
     job.calm(3)
     before, records = job.state.checkpoints, done(job)
-    model_messages.take_restored_checkpoint(job.state, restored(), job.now)
+    model_messages.record_restored_checkpoint(job.state, restored(), job.now)
     assert (job.state.checkpoints, done(job)) == (before, records)
 
 

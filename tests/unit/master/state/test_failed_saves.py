@@ -111,7 +111,7 @@ def test_the_last_checkpoint_that_fails_is_named(job: SimulatedJob) -> None:
         report = ExitReport(
             node=chief.ref, incarnation=chief.incarnation, version=number, code=74, last_lines=said
         )
-        messages.take_exit_report(job.state, report, job.now)
+        messages.decide_exit(job.state, report, job.now)
         job.pods.pop((chief.type, chief.id), None)
         job.calm(5)
         if job.state.outcome is not None:

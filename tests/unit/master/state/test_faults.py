@@ -149,7 +149,7 @@ def test_stragglers_are_told() -> None:
     for second in range(30):
         for worker in range(4):
             if worker != 2 or second % 3 == 0:
-                job.state.volatile.statistics.take_shards(f"worker-{worker}", 1, job.now + second)
+                job.state.volatile.statistics.record_shards(f"worker-{worker}", 1, job.now + second)
     assert _status(job)["warnings"] == ["worker-2 is a straggler: 3.0 times slower than the median"]
 
 
@@ -219,7 +219,7 @@ def test_a_fatal_end_shows_the_failing_pods_last_lines() -> None:
         code=1,
         last_lines="Trace\nValueError: x\n",
     )
-    messages.take_exit_report(job.state, report, job.now)
+    messages.decide_exit(job.state, report, job.now)
     job.settle()
     failure = _status(job)["failure"]
     assert failure["reason"] == "CriticalNodeFailed"
@@ -264,7 +264,7 @@ def test_the_late_end_of_a_process_that_was_left_behind_takes_nothing_from_its_s
     held = job.state.shards.lease(DATA, LeaseRequest(node=worker, version=2, max_shards=2), job.now).shards
     assert held
     report = ExitReport(node=worker, incarnation="worker1", version=1, code=1)
-    verdict = messages.take_exit_report(job.state, report, job.now)
+    verdict = messages.decide_exit(job.state, report, job.now)
     assert verdict is not None
     assert verdict.wait
     assert not any(node.waiting for node in job.state.nodes)
@@ -298,7 +298,7 @@ def _measure(job: SimulatedJob, broken: set[str]) -> None:
                 seconds=1.0,
                 error=error,
             )
-            messages.take_check_report(job.state, report)
+            messages.record_check_report(job.state, report)
     job.settle()
 
 

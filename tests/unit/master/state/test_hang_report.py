@@ -68,7 +68,7 @@ def test_the_status_says_where_processes_stood() -> None:
     standing.stand(25, busy=(0, 1, 2))
     for node, dump in ((0, "hang-1"), (1, "hang-1"), (2, "hang-7")):
         report = StackReport(node=worker(node), dump=dump, stacks=stacks(WAITS if node else LOADS))
-        standstill.take_stacks(standing.state, report)
+        standstill.record_stacks(standing.state, report)
     status = views.job_status(standing.state, standing.job.now)
 
     assert [one["nodes"] for one in status["hang"]["stacks"]] == [["worker-0"], ["worker-1"]]

@@ -130,7 +130,7 @@ def test_refused_model_stays_refused() -> None:
     assert active.number == 2, "the old servers are not active again yet"
     report = ModelReport(node=NodeRef(type="worker", id=0), version=2, evaluation=Evaluation(value=0.9))
     for _ in ("the same master", "another master"):
-        assert model_messages.take_model_report(job.state, report).refused
+        assert model_messages.record_model_report(job.state, report).refused
         job.crash()
 
 
@@ -142,4 +142,4 @@ def test_only_the_chief_of_the_active_version_is_heard() -> None:
         ref = NodeRef(type="worker", id=node)
         report = ModelReport(node=ref, version=version, evaluation=Evaluation(value=0.9))
         with pytest.raises(ConflictError, match="is not the"):
-            model_messages.take_model_report(job.state, report)
+            model_messages.record_model_report(job.state, report)

@@ -29,7 +29,7 @@ def tell(job: SimulatedJob, *ids: int, own_copy: bool = True, role: str = "worke
             state=ProcessState.TRAINING,
             own_copy=own_copy,
         )
-        messages.take_process_report(job.state, report)
+        messages.record_process_report(job.state, report)
     job.settle()
 
 

@@ -21,9 +21,9 @@ SECONDS = st.lists(st.integers(0, 500), min_size=1, max_size=80)
 
 def _train(statistics: Statistics, gains: list[int], records: int = 0, now: float = 1_000.0) -> float:
     """Takes the position of each second; returns the time of the last."""
-    statistics.take_records(records, now)
+    statistics.sample_records(records, now)
     for second, done in enumerate(itertools.accumulate(gains, initial=records)):
-        statistics.take_records(done, now + second)
+        statistics.sample_records(done, now + second)
     return now + len(gains)
 
 
@@ -44,7 +44,7 @@ def test_records_that_come_in_shards_are_not_faster_than_they_are() -> None:
     gains = ([0] * 19 + [1000]) * 6
     seen = []
     for second, done in enumerate(itertools.accumulate(gains)):
-        statistics.take_records(done, 1_000.0 + second)
+        statistics.sample_records(done, 1_000.0 + second)
         seen.append(statistics.records_per_second)
     assert set(seen[:39]) == {0.0}
     assert seen[39:] == pytest.approx([50.0] * 81)
@@ -81,7 +81,7 @@ def test_a_position_that_went_back_has_no_speed() -> None:
     statistics = Statistics()
     end = _train(statistics, [100] * 30)
     assert statistics.records_per_second == 100.0
-    statistics.take_records(500, end + 1)
+    statistics.sample_records(500, end + 1)
     assert statistics.records_per_second == 0.0
     _train(statistics, [0, 0, 50, 50, 50, 50], 500, end + 2)
     assert statistics.records_per_second == 50.0
@@ -94,7 +94,7 @@ def test_a_stall_ends_in_a_speed_of_nought(gains: list[int]) -> None:
     end = _train(statistics, gains)
     before = statistics.records_per_second
     for second in range(int(WINDOW) + 1):
-        statistics.take_records(sum(gains), end + second)
+        statistics.sample_records(sum(gains), end + second)
         assert 0.0 <= statistics.records_per_second <= before + 1e-9
         before = statistics.records_per_second
     assert before == 0.0
@@ -139,7 +139,7 @@ class SteadyJob:
         for at in sorted({*ends, *looks}):
             done = sum(end <= at for end in ends)
             self.records = done * self.shard * BATCH
-            self.statistics.take_records(self.records, at)
+            self.statistics.sample_records(self.records, at)
             yield at, done
 
 
@@ -167,13 +167,13 @@ def test_acknowledgements_that_are_collected_fit_too(shard: int, sending: list[f
     """An agent collects acknowledgements for 0.2 seconds, and sends the next ones when the former are
     answered. The records never differ from the steps by a factor."""
     statistics, seconds, now = Statistics(), shard / 41.0, 1_000.0
-    statistics.take_records(0, now)
+    statistics.sample_records(0, now)
     shards = 0
     for sent in sending:
         now = max(now, 1_000.0 + (shards + 1) * seconds) + 0.2
         shards = int((now - 1_000.0) / seconds)
         now += sent
-        statistics.take_records(shards * shard * BATCH, now)
+        statistics.sample_records(shards * shard * BATCH, now)
         shown = statistics.records_per_second
         assert shown == 0.0 or 0.7 < shown / (41.0 * BATCH) < 1.3
     assert shown == pytest.approx(41.0 * BATCH, rel=0.05)
@@ -187,7 +187,7 @@ def test_a_stall_is_seen_before_the_window_ends(shard: int) -> None:
     seconds = shard / job.speed
     seen = []
     for second in range(1, int(WINDOW) + 1):
-        job.statistics.take_records(job.records, last + second)
+        job.statistics.sample_records(job.records, last + second)
         seen.append(job.statistics.records_per_second)
     assert seen == sorted(seen, reverse=True)
     assert all(speed == pytest.approx(40.0 * BATCH) for speed in seen[: int(seconds)])
@@ -199,7 +199,7 @@ def test_many_acknowledgements_a_second() -> None:
     """A hundred workers with short shards: the window stays whole, and the memory small."""
     statistics = Statistics()
     for number in range(100 * 80):
-        statistics.take_records(10 * number, 1_000.0 + number / 100)
+        statistics.sample_records(10 * number, 1_000.0 + number / 100)
     assert statistics.records_per_second == pytest.approx(1_000.0, rel=0.01)
     assert len(statistics.records.rises) <= 128
     assert statistics.records.rises[-1][0] - statistics.records.rises[0][0] > WINDOW - 1
@@ -211,7 +211,7 @@ def test_the_end_of_the_data_keeps_the_speed() -> None:
     statistics = Statistics()
     end = _train(statistics, [100] * 10)
     for second in range(40):
-        statistics.take_records(1_000, end + second, over=True)
+        statistics.sample_records(1_000, end + second, over=True)
         assert statistics.records_per_second == 100.0
 
 

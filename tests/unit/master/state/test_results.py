@@ -18,7 +18,9 @@ from tests.unit.master.state.test_self_formed_worlds import SelfFormedJob, job_o
 def reports(state: JobState, node: str, result: str) -> bool:
     """A node reports."""
     kind, _, number = node.partition("-")
-    return messages.take_result(state, ResultReport(node=NodeRef(type=kind, id=int(number)), result=result))
+    return messages.record_function_result(
+        state, ResultReport(node=NodeRef(type=kind, id=int(number)), result=result)
+    )
 
 
 def result(state: JobState) -> object:

@@ -193,7 +193,7 @@ def test_a_program_that_connects_must_get_ready_in_time() -> None:
     otherwise its node has failed."""
     job = job_of()
     said = ProcessReport(node=worker(0), version=1, state=ProcessState.CONNECTED)
-    messages.take_process_report(job.state, said)
+    messages.record_process_report(job.state, said)
     job.calm(50)
     assert job.state.restarts.counts == {}
     job.calm(20)

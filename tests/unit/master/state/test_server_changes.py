@@ -38,7 +38,7 @@ def say(
     """The chief's process of a version says which changes its model survives."""
     servers = ServerReport(changes=changes, reason="a table for each server")
     node = NodeRef(type="worker", id=0)
-    messages.take_process_report(
+    messages.record_process_report(
         job.state, ProcessReport(node=node, version=version, state=state, servers=servers)
     )
     job.settle()

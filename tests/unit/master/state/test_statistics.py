@@ -17,10 +17,10 @@ def test_a_workers_clock_that_was_ahead_for_a_moment_costs_a_moment() -> None:
     speed would be one step a year."""
     statistics = Statistics()
     for step in range(1, 20):
-        statistics.take_step(_report(0, step, 1_000.0 + step))
-    statistics.take_step(_report(0, 20, 1_020.0 + YEAR))
+        statistics.record_step(_report(0, step, 1_000.0 + step))
+    statistics.record_step(_report(0, 20, 1_020.0 + YEAR))
     for step in range(21, 40):
-        statistics.take_step(_report(0, step, 1_000.0 + step))
+        statistics.record_step(_report(0, step, 1_000.0 + step))
     assert statistics.speed == 1.0
 
 
@@ -28,8 +28,8 @@ def test_a_worker_whose_clock_is_behind_spoils_nothing() -> None:
     """If members' clocks are minutes apart, the measured speed is still that of one of them."""
     statistics = Statistics()
     for step in range(1, 40):
-        statistics.take_step(_report(0, step, 1_000.0 + step))
-        statistics.take_step(_report(1, step, 400.0 + step))
+        statistics.record_step(_report(0, step, 1_000.0 + step))
+        statistics.record_step(_report(1, step, 400.0 + step))
     assert statistics.speed == 1.0
 
 
@@ -37,5 +37,5 @@ def test_who_acknowledges_nothing_is_not_remembered() -> None:
     """Reports about shards that nobody holds, in whatever name, take no memory."""
     statistics = Statistics()
     for node in range(1_000):
-        statistics.take_shards(f"worker-{node}", 0, 1_000.0)
+        statistics.record_shards(f"worker-{node}", 0, 1_000.0)
     assert not statistics.shards

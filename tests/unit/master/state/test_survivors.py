@@ -81,7 +81,7 @@ def test_the_only_member_dies() -> None:
     reports the exit."""
     job = in_place_job(1)
     before = job.state.versions
-    messages.take_death_report(job.state, death(0))
+    messages.record_death_report(job.state, death(0))
 
     assert job.state.versions == before
     assert job.state.nodes.find("worker", 0) is not None
@@ -141,7 +141,7 @@ def test_who_is_to_blame(code: int, charged: bool) -> None:
     assert node is not None
     assert (node.status is NodeStatus.FAILED) == charged
     assert processes(job) == {0: 1, 1: 1}
-    verdict = messages.take_exit_report(job.state, death(2, code), job.now)
+    verdict = messages.decide_exit(job.state, death(2, code), job.now)
     assert verdict is not None
     assert verdict.wait != charged
 

@@ -209,6 +209,6 @@ def test_attempts_before_the_first_connect_were_starts() -> None:
     job.calm(12)
     assert job.group() == (2, (1,))
     said = ProcessReport(node=NodeRef(type="worker", id=1), version=2, state=ProcessState.CONNECTED)
-    messages.take_process_report(job.state, said)
+    messages.record_process_report(job.state, said)
     job.settle()
     assert "training" not in parts_of(job)

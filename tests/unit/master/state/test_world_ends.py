@@ -92,10 +92,10 @@ def test_a_program_that_ends_well_before_its_world_trains_has_failed() -> None:
             if change is not None and change.number:
                 break
     connected = ProcessReport(node=worker(1), version=1, state=ProcessState.CONNECTED)
-    messages.take_process_report(job.state, connected)
+    messages.record_process_report(job.state, connected)
     report = ExitReport(node=worker(1), incarnation="worker1", version=1, code=0)
     assert job.state.versions.active is None
-    messages.take_exit_report(job.state, report, job.now)
+    messages.decide_exit(job.state, report, job.now)
     job.settle()
     left = job.state.nodes.find("worker", 1)
     assert left is not None
@@ -124,7 +124,7 @@ def test_success_that_is_told_after_a_loss_does_not_hang_the_job(late: int) -> N
     job.commit()
     assert job.published.directive.lost
     report = ExitReport(node=worker(late), incarnation=f"worker{late}", version=1, code=0)
-    verdict = messages.take_exit_report(job.state, report, job.now)
+    verdict = messages.decide_exit(job.state, report, job.now)
     assert verdict is not None
     pod = job.pods["worker", late]
     pod.phase, pod.exit_code = PodPhase.SUCCEEDED, 0

@@ -88,7 +88,7 @@ def test_processes_of_a_broken_world_are_told_so_and_may_wait() -> None:
     job.commit()
     assert job.published.directive.lost
     report = ExitReport(node=worker(0), incarnation="worker0", version=1, code=1)
-    verdict = messages.take_exit_report(job.state, report, job.now)
+    verdict = messages.decide_exit(job.state, report, job.now)
     assert verdict is not None
     assert verdict.wait
     job.calm(10)
@@ -204,7 +204,7 @@ def test_a_world_that_does_not_train_is_rolled_back() -> None:
     report = ExitReport(
         node=worker(2), incarnation="worker2", version=2, code=1, last_lines="ValueError: shapes"
     )
-    verdict = messages.take_exit_report(job.state, report, job.now)
+    verdict = messages.decide_exit(job.state, report, job.now)
     assert verdict is not None
     assert verdict.wait
     job.settle()
@@ -309,7 +309,7 @@ def test_a_member_that_cannot_prepare_a_second_process_trains_on() -> None:
             crash = CrashReport(
                 node=worker(0), incarnation="worker0", version=change.number, crashes=9, code=137
             )
-            messages.take_crash_report(job.state, crash)
+            messages.record_crash_report(job.state, crash)
             break
     job.calm(20)
     assert world_of(job) == (0,)
@@ -329,7 +329,7 @@ def test_a_group_that_does_not_come_together_is_nobodys_fault() -> None:
             break
     assert change is not None
     ready = ProcessReport(node=worker(0), version=change.number, state=ProcessState.READY)
-    messages.take_process_report(job.state, ready)
+    messages.record_process_report(job.state, ready)
     crash = CrashReport(
         node=worker(0),
         incarnation="worker0",
@@ -337,7 +337,7 @@ def test_a_group_that_does_not_come_together_is_nobodys_fault() -> None:
         crashes=9,
         code=CLUSTER_LOST_EXIT_CODE,
     )
-    messages.take_crash_report(job.state, crash)
+    messages.record_crash_report(job.state, crash)
     change = job.state.versions.change
     assert change is not None
     assert "worker-0" not in change.ready
@@ -349,21 +349,21 @@ def test_a_group_that_does_not_come_together_is_nobodys_fault() -> None:
     ("say", "message"),
     [
         pytest.param(
-            lambda state: messages.take_process_report(
+            lambda state: messages.record_process_report(
                 state, ProcessReport(node=worker(3), version=2, state=ProcessState.TRAINING)
             ),
             "worker-3 is not a member of version 2 .version 2: workers .0, 2..",
             id="a node that the version does not name",
         ),
         pytest.param(
-            lambda state: messages.take_process_report(
+            lambda state: messages.record_process_report(
                 state, ProcessReport(node=worker(0), version=1, state=ProcessState.READY)
             ),
             "not a member of version 1",
             id="a version that is over",
         ),
         pytest.param(
-            lambda state: messages.take_step_report(
+            lambda state: messages.record_step_report(
                 state, StepReport(node=worker(0), version=1, step=999, time=1.0, first_step_time=1.0)
             ),
             "not a member of version 1",
@@ -468,12 +468,12 @@ def test_steps_of_an_evaluator_are_not_those_of_the_training() -> None:
     before = job.state.steps, job.state.versions.trained
     evaluator = NodeRef(type="evaluator", id=0)
     version = version_of(job)
-    messages.take_step_report(
+    messages.record_step_report(
         job.state, StepReport(node=evaluator, version=version, step=10**9, time=9e9, first_step_time=1.0)
     )
     assert (job.state.steps, job.state.versions.trained) == before
     job.state.versions = replace(job.state.versions, trained=0)
-    messages.take_process_report(
+    messages.record_process_report(
         job.state, ProcessReport(node=evaluator, version=version, state=ProcessState.TRAINING)
     )
     assert job.state.versions.trained == 0
