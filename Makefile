@@ -21,10 +21,10 @@ DOCS_READY := $(VENV)/.docs-ready
 TORCH_READY := $(VENV)-torch/.ready
 # The Airflow versions and the tests of `make test-airflow-versions`. Other tests need features of the newest Airflow.
 AIRFLOW := 3.0 3.1 3.2
-AIRFLOW_TESTS := tests/unit/operators tests/unit/hooks tests/unit/triggers $(addprefix tests/airflow/test_,\
+AIRFLOW_TESTS := tests/unit/airflow/operators tests/unit/airflow/hooks tests/unit/airflow/triggers $(addprefix tests/airflow/test_,\
 	operators.py semantics.py deferral.py finished_early.py task_state.py reaper.py reruns.py lineage.py task_log.py)
 # The part of AIRFLOW_TESTS that CI runs with each version, a minute each: behavior that differs in older versions.
-AIRFLOW_QUICK := tests/unit/hooks tests/unit/operators tests/unit/triggers tests/airflow/test_deferral.py \
+AIRFLOW_QUICK := tests/unit/airflow/hooks tests/unit/airflow/operators tests/unit/airflow/triggers tests/airflow/test_deferral.py \
 	tests/airflow/test_task_state.py
 # Older Airflows use functions that their libraries have deprecated since.
 OLD_WARNINGS := -W ignore::DeprecationWarning -W ignore::FutureWarning
@@ -36,7 +36,7 @@ BED := $(BIN)/python -m tests.cluster.bed
 # every module that it imports: TensorFlow's import takes 9.5 s of CPU instead of 4.0, Airflow's 5.7 instead of 2.1.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-e2e test-torch test-gpu test-airflow-versions test-airflow-quick test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce bench-torch kill-schedules fuzz constraints image clean
+.PHONY: help demo test test-all test-e2e test-torch test-gpu test-airflow-versions test-airflow-quick test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce bench-torch kill-schedules fuzz constraints changelog image clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,7 +60,7 @@ $(TORCH_READY): pyproject.toml tests/clients/requirements/torch.txt | $(READY)
 	@touch $@
 
 demo: $(READY) $(if $(filter torch,$(FRAMEWORK)),$(TORCH_READY))  ## Train a real elastic job through an Airflow pipeline on this machine; FRAMEWORK=torch
-	$(BIN)/python -m edl_workflows.demo --output demo-output --framework $(FRAMEWORK) --python $(VENV)$(if $(filter torch,$(FRAMEWORK)),-torch)/bin/python
+	$(BIN)/python -m tests.demo --output demo-output --framework $(FRAMEWORK) --python $(VENV)$(if $(filter torch,$(FRAMEWORK)),-torch)/bin/python
 
 test: $(READY)  ## Unit, property, golden, contract and Airflow tests; one end-to-end run of each kind (12 min)
 	$(PYTEST) $(PARALLEL) -m 'not e2e or smoke'
@@ -115,7 +115,7 @@ lint: $(READY)  ## ruff, import contracts, generated files
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
-	$(BIN)/python -m edl_workflows.jobs.crd --check
+	$(BIN)/python -m edl_workflows.pipelines.install.crds --check
 
 style: $(READY)  ## Figures of the code's form: sizes, shared names, long lines
 	$(BIN)/python -m tests.style
@@ -208,6 +208,9 @@ constraints: $(READY)  ## Resolve anew and write constraints.txt and requirement
 	$(LOCK) --extra argo --extra brain --output-file requirements/image.txt pyproject.toml
 	echo hatchling | $(LOCK) --output-file requirements/build.txt -
 	rm -rf $(VENV)-resolve
+
+changelog: $(READY)  ## The text of the fragments in changelog.d/; with VERSION=0.2.0, move it to CHANGELOG.md
+	$(BIN)/towncrier build $(if $(VERSION),--yes --version $(VERSION),--draft --version VERSION)
 
 IMAGE ?= localhost/edl-workflows:dev
 image: $(READY)  ## The container image, and its SBOM beside it; BASE=…/python@sha256:… IMAGE=name:tag ARGS=… (buildah)

@@ -53,8 +53,8 @@ with DAG(
         import numpy as np
         from sklearn.datasets import load_digits
 
-        from edl_workflows.agent import connect, open_store
-        from edl_workflows.protocol.cluster import CheckpointRef
+        from edl_workflows.core.protocol.cluster import CheckpointRef
+        from edl_workflows.training import connect, open_store
 
         data = load_digits()
         images, labels = data.data / 16.0, data.target

@@ -14,7 +14,7 @@ from datetime import timedelta
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, Param
 
-from edl_workflows.task_groups import elastic_job
+from edl_workflows.airflow.task_groups import elastic_job
 
 with DAG(
     "example_collective_training",

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from edl_workflows.task_groups import elastic_job
+from edl_workflows.airflow.task_groups import elastic_job
 
 with DAG(
     "example_di_job",

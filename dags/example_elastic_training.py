@@ -19,7 +19,7 @@ from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, Asset, Param, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from edl_workflows.task_groups import elastic_job
+from edl_workflows.airflow.task_groups import elastic_job
 
 MODEL = Asset("digits_model", uri="edl://models/digits")
 

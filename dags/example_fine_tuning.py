@@ -57,11 +57,16 @@ with DAG(
         import torch
         from sklearn.datasets import load_digits
 
-        from edl_workflows.agent import connect, open_store
-        from edl_workflows.agent.tensor_parts import load_checkpoint
-        from edl_workflows.agent.torch_collective import Dataset, TorchModel, TrainingOptions, training
-        from edl_workflows.agent.torch_state import from_saved_state
-        from edl_workflows.protocol.cluster import CheckpointRef
+        from edl_workflows.core.protocol.cluster import CheckpointRef
+        from edl_workflows.training import connect, open_store
+        from edl_workflows.training.checkpoints.tensor_parts import load_checkpoint
+        from edl_workflows.training.frameworks.torch_collective import (
+            Dataset,
+            TorchModel,
+            TrainingOptions,
+            training,
+        )
+        from edl_workflows.training.frameworks.torch_state import from_saved_state
 
         random = torch.Generator().manual_seed(1)
         bunch = load_digits()

@@ -86,8 +86,8 @@ with DAG(
 
         import numpy as np
 
-        from edl_workflows.agent import connect, open_store
-        from edl_workflows.protocol.cluster import CheckpointRef
+        from edl_workflows.core.protocol.cluster import CheckpointRef
+        from edl_workflows.training import connect, open_store
 
         data = np.loadtxt(clicks, delimiter=",", dtype=int)
         users, items, clicked = data[: len(data) * 4 // 5].T
@@ -125,8 +125,8 @@ with DAG(
         """How well each model ranks held-out clicks: the area under the ROC curve."""
         import numpy as np
 
-        from edl_workflows.agent import open_store
-        from edl_workflows.protocol.cluster import CheckpointRef
+        from edl_workflows.core.protocol.cluster import CheckpointRef
+        from edl_workflows.training import open_store
 
         data = np.loadtxt(clicks, delimiter=",", dtype=int)
         users, items, clicked = data[len(data) * 4 // 5 :].T

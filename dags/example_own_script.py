@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-from edl_workflows.task_groups import elastic_job
+from edl_workflows.airflow.task_groups import elastic_job
 
 PYTHON = "{{ var.value.get('edl_python', 'python') }}"
 CHECKPOINTS = (
@@ -24,7 +24,7 @@ CONTAINER = {
     "command": [
         PYTHON,
         "-m",
-        "edl_workflows.agent",
+        "edl_workflows.training",
         "run",
         "--",
         PYTHON,

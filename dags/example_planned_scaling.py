@@ -15,7 +15,7 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Param, task
 
-from edl_workflows.task_groups import elastic_job
+from edl_workflows.airflow.task_groups import elastic_job
 
 BODY = """\
 {% set plan = ti.xcom_pull('plan')['plan'] -%}

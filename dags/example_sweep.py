@@ -39,7 +39,7 @@ with DAG(
         import numpy as np
         from sklearn.datasets import load_digits
 
-        from edl_workflows.agent import connect
+        from edl_workflows.training import connect
 
         data = load_digits()
         images, labels = data.data / 16.0, data.target

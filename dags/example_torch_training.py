@@ -17,7 +17,7 @@ from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, Asset, Param, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from edl_workflows.task_groups import elastic_job
+from edl_workflows.airflow.task_groups import elastic_job
 
 MODEL = Asset("digits_torch_model", uri="edl://models/digits-torch")
 
@@ -45,7 +45,7 @@ with DAG(
     def kill_worker(name: str, *, params: Any = None) -> int:
         """Kill the newest worker without a grace period, as if its machine were lost. Return a step that
         training must reach afterwards."""
-        from edl_workflows.hooks.elastic_job import ConnectionSettings, ElasticJobHook
+        from edl_workflows.airflow.hooks.elastic_job import ConnectionSettings, ElasticJobHook
 
         hook = ElasticJobHook(ConnectionSettings())
         namespace = hook.get_namespace() or "default"

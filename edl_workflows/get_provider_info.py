@@ -31,12 +31,14 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "sensors": [{"integration-name": integration, "python-modules": _modules_in("sensors")}],
-        "hooks": [{"integration-name": integration, "python-modules": ["edl_workflows.hooks.elastic_job"]}],
-        "triggers": [
-            {"integration-name": integration, "python-modules": ["edl_workflows.triggers.elastic_job"]}
+        "hooks": [
+            {"integration-name": integration, "python-modules": ["edl_workflows.airflow.hooks.elastic_job"]}
         ],
-        "task-decorators": [{"name": "elastic", "class-name": "edl_workflows.decorators.elastic_task"}],
-        "extra-links": ["edl_workflows.links.elastic_job.ElasticJobLink"],
+        "triggers": [{"integration-name": integration, "python-modules": ["edl_workflows.airflow.triggers"]}],
+        "task-decorators": [
+            {"name": "elastic", "class-name": "edl_workflows.airflow.decorators.elastic_task"}
+        ],
+        "extra-links": ["edl_workflows.airflow.links.ElasticJobLink"],
     }
 
 

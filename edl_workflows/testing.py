@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from edl_workflows.exceptions import EdlError, UnavailableError
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import CallPolicy, Cluster
-from edl_workflows.kube.resources import NAMESPACES
+from edl_workflows.core.exceptions import EdlError, UnavailableError
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import CallPolicy, Cluster
+from edl_workflows.runtime.kube.resources import NAMESPACES
 
 START_SECONDS = 240.0
 

@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowRuntimeError
 
-from edl_workflows.exceptions import (
-    EdlError,
-    JobDisappearedError,
-    JobFailedError,
-    JobFinishedError,
-    PlanFailedError,
-    StageTimeoutError,
-)
-from edl_workflows.hooks.airflow_versions import (
+from edl_workflows.airflow.hooks.airflow_versions import (
     DELIVERED,
     AirflowException,
     AirflowFailException,
@@ -33,7 +25,7 @@ from edl_workflows.hooks.airflow_versions import (
     conf,
     task_store,
 )
-from edl_workflows.hooks.errors import (
+from edl_workflows.airflow.hooks.errors import (
     AirflowStageSkipped,
     AirflowStageTimeoutError,
     branch_name,
@@ -41,9 +33,17 @@ from edl_workflows.hooks.errors import (
     raised_for_airflow,
     to_airflow,
 )
-from edl_workflows.hooks.task_owner import TaskOwner, engine_of
-from edl_workflows.hooks.task_state import ENDED_STATES, task_state
-from edl_workflows.links.elastic_job import ElasticJobLink
+from edl_workflows.airflow.hooks.task_owner import TaskOwner, engine_of
+from edl_workflows.airflow.hooks.task_state import ENDED_STATES, task_state
+from edl_workflows.airflow.links import ElasticJobLink
+from edl_workflows.core.exceptions import (
+    EdlError,
+    JobDisappearedError,
+    JobFailedError,
+    JobFinishedError,
+    PlanFailedError,
+    StageTimeoutError,
+)
 from edl_workflows.operators.lineage import LineageTask
 from edl_workflows.operators.rendered import rendered_field
 
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from pydantic import JsonValue
 
-    from edl_workflows.hooks.elastic_job import ElasticJobHook
-    from edl_workflows.stages.goals import Handle
-    from edl_workflows.stages.identity import Lifetime, StageIdentity
-    from edl_workflows.stages.outputs import Outputs
-    from edl_workflows.stages.results import Done, InProgress, StageEnd, StageResult
+    from edl_workflows.airflow.hooks.elastic_job import ElasticJobHook
+    from edl_workflows.pipelines.waiting.goals import Handle
+    from edl_workflows.pipelines.waiting.identity import Lifetime, StageIdentity
+    from edl_workflows.pipelines.waiting.outputs import Outputs
+    from edl_workflows.pipelines.waiting.results import Done, InProgress, StageEnd, StageResult
 
 STATE_KEY = "edl_stage"
 """Key in Airflow's task state store. Its value is the handle of the newest attempt, and whether that
@@ -115,7 +115,7 @@ class ClusterTask(BaseOperator):
     @cached_property
     def hook(self) -> "ElasticJobHook":
         """The connection to the cluster."""
-        from edl_workflows.hooks.elastic_job import ConnectionSettings, ElasticJobHook
+        from edl_workflows.airflow.hooks.elastic_job import ConnectionSettings, ElasticJobHook
 
         return ElasticJobHook(ConnectionSettings(**self.connection))
 
@@ -129,7 +129,7 @@ class StageTask(LineageTask, ClusterTask):
     """
 
     stage_name: ClassVar[str]
-    """Name of the stage in `edl_workflows.stages.catalog`."""
+    """Name of the stage in `edl_workflows.pipelines.stages.catalog`."""
     operator_extra_links = (ElasticJobLink(),)
     on_kill_action: OnKillAction = "keep"
     queue_timeout: timedelta | None = None
@@ -156,7 +156,7 @@ class StageTask(LineageTask, ClusterTask):
 
     def request_values(self) -> dict[str, Any]:
         """The fields of the stage's request from the rendered arguments; None for the default of a field."""
-        from edl_workflows.stages.catalog import stage_of
+        from edl_workflows.pipelines.stages.catalog import stage_of
 
         fields = list(stage_of(self.stage_name).fields())
         arguments = [(field, field.argument.operator or field.name) for field in fields]
@@ -166,8 +166,8 @@ class StageTask(LineageTask, ClusterTask):
 
     def begin(self, context: "Context") -> "Handle":
         """Begin the stage: create its object, or adopt the one of an earlier attempt."""
-        from edl_workflows.hooks.task_object import OBJECT_KEY, TaskObject
-        from edl_workflows.stages.catalog import stage_of
+        from edl_workflows.airflow.hooks.task_object import OBJECT_KEY, TaskObject
+        from edl_workflows.pipelines.stages.catalog import stage_of
 
         self._ti = context["ti"]
         stage = stage_of(self.stage_name)
@@ -194,7 +194,7 @@ class StageTask(LineageTask, ClusterTask):
         self, handle: "Handle", deadline: float | None, queue_deadline: float | None = None
     ) -> NoReturn:
         """Release the worker and wait in the triggerer."""
-        from edl_workflows.triggers.elastic_job import ElasticJobTrigger
+        from edl_workflows.airflow.triggers import ElasticJobTrigger
 
         trigger = ElasticJobTrigger(
             handle=handle.model_dump(mode="json"),
@@ -212,7 +212,7 @@ class StageTask(LineageTask, ClusterTask):
     def execute_complete(self, context: "Context", event: dict[str, Any]) -> Any:
         """Continue after the trigger's event."""
         self._ti = context["ti"]
-        from edl_workflows.triggers.elastic_job import StageEvent
+        from edl_workflows.airflow.triggers import StageEvent
 
         stage_event = StageEvent.model_validate(event)
         if stage_event.attempt not in (0, self._ti.try_number):
@@ -246,7 +246,7 @@ class StageTask(LineageTask, ClusterTask):
 
     def identity(self, context: "Context") -> "StageIdentity":
         """The owner annotations of this task instance, without a logical date, which not every run has."""
-        from edl_workflows.stages.identity import StageIdentity
+        from edl_workflows.pipelines.waiting.identity import StageIdentity
 
         ti = context["ti"]
         index = -1 if ti.map_index is None else ti.map_index
@@ -374,7 +374,7 @@ class StageOperator(StageTask):
     def _finished(self, context: "Context") -> "Done":
         """Run the stage to its end; a failure is raised as an Airflow exception, after the necessary
         cancellation."""
-        from edl_workflows.stages.results import Done, Skipped
+        from edl_workflows.pipelines.waiting.results import Done, Skipped
 
         try:
             result = self._run_stage(context)
@@ -391,8 +391,8 @@ class StageOperator(StageTask):
         raise self.failure(result.error)
 
     def _run_stage(self, context: "Context") -> "StageEnd":
-        from edl_workflows.process.signals import alarm_waits
-        from edl_workflows.stages.results import InProgress
+        from edl_workflows.pipelines.waiting.results import InProgress
+        from edl_workflows.runtime.process.signals import alarm_waits
 
         # If Airflow's time-out interrupted the creation, the object could exist without a handle to cancel
         # it.
@@ -408,14 +408,14 @@ class StageOperator(StageTask):
 
     def check_now(self, handle: "Handle") -> "StageResult":
         """Evaluate the stage's goal now, since a task whose goal is already reached need not be deferred."""
-        from edl_workflows.stages import driver
+        from edl_workflows.pipelines.stages import driver
 
         return driver.check_now(self.hook.cluster(), handle)
 
     def _outputs_if_reached(self) -> "Outputs | None":
         """The outputs if the goal was reached while nobody waited; None if not, or if the cluster is
         unavailable."""
-        from edl_workflows.stages.results import Done
+        from edl_workflows.pipelines.waiting.results import Done
 
         if self._handle is None:
             return None
@@ -427,8 +427,8 @@ class StageOperator(StageTask):
         return result.outputs if isinstance(result, Done) else None
 
     def _wait(self, context: "Context", handle: "Handle", now: "InProgress") -> "StageEnd":
-        from edl_workflows.stages import driver
-        from edl_workflows.stages.results import Done
+        from edl_workflows.pipelines.stages import driver
+        from edl_workflows.pipelines.waiting.results import Done
 
         if not self.wait_for_completion:
             return Done(now.outputs)
@@ -438,8 +438,8 @@ class StageOperator(StageTask):
         source, notify = self.hook.source(), self.log.info
         if self.log_request is None:
             return driver.wait_for_goal(source, handle, deadline, notify, queue_deadline=queue_deadline)
-        from edl_workflows.hooks import written_logs
-        from edl_workflows.stages.training_logs import LogRequest, TrainingLogs
+        from edl_workflows.airflow.hooks import written_logs
+        from edl_workflows.pipelines.waiting.training_logs import LogRequest, TrainingLogs
 
         async def wait() -> "StageEnd":
             request = LogRequest.model_validate(self.log_request)
@@ -460,7 +460,7 @@ class StageOperator(StageTask):
         task_store(context).set(STATE_KEY, state)
 
     def _load_state(self, context: "Context") -> "tuple[Handle | None, bool]":
-        from edl_workflows.stages.goals import Handle
+        from edl_workflows.pipelines.waiting.goals import Handle
 
         state = task_store(context).get(STATE_KEY)
         if not isinstance(state, dict):
@@ -491,7 +491,7 @@ class StageOperator(StageTask):
             self.log.info("%s is left alone: its task is %s, not killed", self._handle, state or "cleared")
 
     def _cancel(self) -> None:
-        from edl_workflows.stages import ownership
+        from edl_workflows.pipelines.waiting import ownership
 
         if self._handle is None:
             return

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from edl_workflows.hooks.task_owner import TaskOwner
+from edl_workflows.airflow.hooks.task_owner import TaskOwner
 from edl_workflows.operators.base import CLUSTER_FIELDS, StageOperator, WhenFinished
 from edl_workflows.operators.job import SubmitJobOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from edl_workflows.stages.goals import Handle
+    from edl_workflows.pipelines.waiting.goals import Handle
 
 
 class SubmitElasticJobOperator(SubmitJobOperator):

@@ -5,15 +5,15 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from edl_workflows.exceptions import EdlError, InvalidError
-from edl_workflows.hooks.task_state import task_states
+from edl_workflows.airflow.hooks.task_state import task_states
+from edl_workflows.core.exceptions import EdlError, InvalidError
 from edl_workflows.operators.base import CLUSTER_FIELDS, StageOperator
 from edl_workflows.operators.rendered import rendered_map
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from edl_workflows.stages.identity import StageIdentity
+    from edl_workflows.pipelines.waiting.identity import StageIdentity
 
 
 class SubmitJobOperator(StageOperator):
@@ -96,7 +96,7 @@ class SubmitJobOperator(StageOperator):
 
     def data_uris(self) -> tuple[str, ...]:
         """URIs of the data sets that the manifest's annotation ``elastic.iml.github.io/data`` names."""
-        from edl_workflows.hooks.lineage import declared_data
+        from edl_workflows.airflow.hooks.lineage import declared_data
 
         return declared_data(read_manifest(self.manifest))
 
@@ -106,7 +106,7 @@ class SubmitJobOperator(StageOperator):
         Raises:
             InvalidError: its kind is not the operator's.
         """
-        from edl_workflows.jobs.kinds import KINDS
+        from edl_workflows.core.jobs.kinds import KINDS
 
         manifest = read_manifest(self.manifest)
         other_kinds = {

@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from openlineage.client.event_v2 import Dataset
     from openlineage.client.facet_v2 import RunFacet
 
-    from edl_workflows.hooks.elastic_job import ElasticJobHook
-    from edl_workflows.hooks.lineage import JobState
-    from edl_workflows.jobs.view import JobView
-    from edl_workflows.stages.goals import Handle
-    from edl_workflows.stages.outputs import Outputs
+    from edl_workflows.airflow.hooks.elastic_job import ElasticJobHook
+    from edl_workflows.airflow.hooks.lineage import JobState
+    from edl_workflows.core.jobs.view import JobView
+    from edl_workflows.pipelines.waiting.goals import Handle
+    from edl_workflows.pipelines.waiting.outputs import Outputs
 
 
 class LineageTask:
@@ -29,13 +29,13 @@ class LineageTask:
 
     def get_openlineage_facets_on_start(self) -> "OperatorLineage[Dataset, RunFacet]":
         """The data sets that the task reads."""
-        from edl_workflows.hooks import lineage
+        from edl_workflows.airflow.hooks import lineage
 
         return lineage.describe_task(self, self.data_uris())
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> "OperatorLineage[Dataset, RunFacet]":
         """The data sets that the task has read, and the checkpoint that its job has written."""
-        from edl_workflows.hooks import lineage
+        from edl_workflows.airflow.hooks import lineage
 
         written = self._outputs.checkpoint if self._outputs is not None else None
         return lineage.describe_task(self, self.data_uris(), written, task_instance)
@@ -52,7 +52,7 @@ class LineageTask:
             ti: the task instance.
             error: why the job failed.
         """
-        from edl_workflows.hooks import lineage
+        from edl_workflows.airflow.hooks import lineage
 
         handle, outputs = self._handle, self._outputs
         if handle is None or not lineage.is_active():
@@ -76,8 +76,8 @@ class LineageTask:
 
     def report_success(self, ti: Any) -> None:
         """Emit the event for the success of a job, after this task has waited for it."""
-        from edl_workflows.jobs.view import JobPhase
-        from edl_workflows.stages.goals import JobGoal
+        from edl_workflows.core.jobs.view import JobPhase
+        from edl_workflows.pipelines.waiting.goals import JobGoal
 
         goal = self._handle.goal if self._handle is not None else None
         awaited = isinstance(goal, JobGoal) and JobPhase.SUCCEEDED in goal.phases
@@ -91,7 +91,7 @@ class LineageTask:
             job: the job before its deletion.
             ti: the task instance.
         """
-        from edl_workflows.hooks import lineage
+        from edl_workflows.airflow.hooks import lineage
 
         event = lineage.JobEvent(state="ABORT", kind=job.kind, uid=job.uid, owner=lineage.owner_of(job))
         lineage.emit_job_event(event, ti)
@@ -99,18 +99,18 @@ class LineageTask:
     def running_job(self, kind: str, name: str, namespace: str | None) -> "JobView | None":
         """A job that has not ended; None if it has ended or can't be read, or if OpenLineage is not
         active."""
-        from edl_workflows.hooks import lineage
+        from edl_workflows.airflow.hooks import lineage
 
         view = self._read_job(kind, name, namespace) if lineage.is_active() else None
         return None if view is None or view.phase.final else view
 
     def _read_job(self, kind: str, name: str, namespace: str | None) -> "JobView | None":
         """A job of any owner; None if it can't be read."""
-        from edl_workflows.exceptions import EdlError
-        from edl_workflows.jobs.view import JobView
-        from edl_workflows.kube import client
-        from edl_workflows.stages import ownership
-        from edl_workflows.stages.observed import read_object
+        from edl_workflows.core.exceptions import EdlError
+        from edl_workflows.core.jobs.view import JobView
+        from edl_workflows.pipelines.waiting import ownership
+        from edl_workflows.pipelines.waiting.observed import read_object
+        from edl_workflows.runtime.kube import client
 
         try:
             cluster = self.hook.cluster()

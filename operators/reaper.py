@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from edl_workflows.exceptions import EdlError, InvalidError
-from edl_workflows.hooks.errors import raised_for_airflow
+from edl_workflows.airflow.hooks.errors import raised_for_airflow
+from edl_workflows.core.exceptions import EdlError, InvalidError
 from edl_workflows.operators.base import CLUSTER_FIELDS, ClusterTask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from edl_workflows.hooks.orphans import OwnerJudgement
-    from edl_workflows.kube.connect import Cluster
+    from edl_workflows.airflow.hooks.orphans import OwnerJudgement
+    from edl_workflows.runtime.kube.connect import Cluster
 
 MAX_LISTED = 200
 """Most objects in the result, which Airflow stores in its database."""
@@ -69,7 +69,7 @@ class ReapOrphanedJobsOperator(ClusterTask):
 
     def execute(self, context: "Context") -> dict[str, Any]:  # noqa: ARG002 - the interface
         """Check all objects once; record new orphans, and cancel those that are due."""
-        from edl_workflows.hooks.orphans import OwnerVerdict, judge_objects
+        from edl_workflows.airflow.hooks.orphans import OwnerVerdict, judge_objects
 
         with raised_for_airflow():
             report_only, most = (
@@ -117,9 +117,9 @@ class ReapOrphanedJobsOperator(ClusterTask):
         self, cluster: "Cluster", judged: "OwnerJudgement", now: datetime, *, report_only: bool
     ) -> str:
         """Record or cancel one object if necessary. Return what was done, in words."""
-        from edl_workflows.hooks import lineage
-        from edl_workflows.hooks.orphans import OwnerVerdict, noted_time
-        from edl_workflows.stages import ownership
+        from edl_workflows.airflow.hooks import lineage
+        from edl_workflows.airflow.hooks.orphans import OwnerVerdict, noted_time
+        from edl_workflows.pipelines.waiting import ownership
 
         owned = judged.owned
         if judged.verdict is not OwnerVerdict.ORPHANED:

@@ -9,10 +9,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.core.exceptions import InvalidError
 
 if TYPE_CHECKING:
-    from edl_workflows.stages.description import RequestField
+    from edl_workflows.pipelines.stages.description import RequestField
 
 _NOTHING = ("", "None", "null")
 
@@ -73,7 +73,7 @@ def rendered_list(value: Iterable[str] | str, name: str) -> list[Any]:
 def _read(text: str, name: str) -> Any:
     """Parse a text. YAML is tried last, since it reads Python's None as a string and ignores escapes in
     single quotes."""
-    from edl_workflows.stages.manifest import MAX_CHARACTERS, check_values, parse_object
+    from edl_workflows.pipelines.manifests.manifest import MAX_CHARACTERS, check_values, parse_object
 
     if len(text) > MAX_CHARACTERS:
         raise InvalidError(f"{name}: the text is larger than {MAX_CHARACTERS >> 20} MiB")

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from edl_workflows.exceptions import EdlError, JobFailedError, PlanFailedError, StageTimeoutError
-from edl_workflows.hooks.airflow_versions import (
+from edl_workflows.airflow.hooks.airflow_versions import (
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
 )
-from edl_workflows.hooks.errors import AirflowStageSkipped, raised_for_airflow
+from edl_workflows.airflow.hooks.errors import AirflowStageSkipped, raised_for_airflow
+from edl_workflows.core.exceptions import EdlError, JobFailedError, PlanFailedError, StageTimeoutError
 from edl_workflows.operators.base import CLUSTER_FIELDS, StageTask, WhenFinished
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from edl_workflows.stages.driver import GoalWait
+    from edl_workflows.pipelines.stages.driver import GoalWait
 
 
 class StageSensor(StageTask, BaseSensorOperator):
@@ -31,7 +31,7 @@ class StageSensor(StageTask, BaseSensorOperator):
 
     def poke(self, context: "Context") -> PokeReturnValue:
         """Evaluate the goal once."""
-        from edl_workflows.stages.results import Done, Failed, Skipped
+        from edl_workflows.pipelines.waiting.results import Done, Failed, Skipped
 
         with raised_for_airflow():
             if self._goal_wait is None:
@@ -46,8 +46,8 @@ class StageSensor(StageTask, BaseSensorOperator):
         return PokeReturnValue(False)
 
     def _begin_wait(self, context: "Context") -> "GoalWait":
-        from edl_workflows.stages.driver import GoalWait
-        from edl_workflows.stages.identity import Notify, notify_nobody
+        from edl_workflows.pipelines.stages.driver import GoalWait
+        from edl_workflows.pipelines.waiting.identity import Notify, notify_nobody
 
         notify: Notify = notify_nobody if self.deferrable else self.log.info  # a trigger logs itself
         return GoalWait(self.begin(context), queue_deadline=self.queue_deadline(context), notify=notify)

@@ -63,7 +63,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-_TENSORFLOW_FILES = re.compile(r"tests/unit/agent/test_(tensorflow|tf)(_\w+)?\.py")
+_TENSORFLOW_FILES = re.compile(r"tests/unit/training/test_(tensorflow|tf)(_\w+)?\.py")
 
 
 @pytest.hookimpl(optionalhook=True)  # PyTorch's environment has no pytest-xdist

@@ -3,8 +3,8 @@ step gets it as an artifact, which Argo downloads from where the training saved 
 
 The store is the bucket of Argo's artifact repository. The training program reads the credentials from the
 Secret ``object-store``, for S3 ``AWS_ACCESS_KEY_ID`` and ``AWS_SECRET_ACCESS_KEY``; its image contains
-``edl-workflows[fsspec]`` and the store's driver, ``s3fs``. The evaluating step needs neither the Secret nor
-these packages.
+the package with the extra ``fsspec`` and the store's driver, ``s3fs``. The evaluating step needs neither the
+Secret nor these packages.
 
 ``python example_artifact.py [resource|plugin]`` prints the WorkflowTemplate.
 """
@@ -14,11 +14,11 @@ from typing import Any
 
 from hera.workflows import DAG, Artifact, Container, Parameter, WorkflowTemplate, models
 
-from edl_workflows.argo import builders, workflows
-from edl_workflows.argo.artifacts import saved_artifact
-from edl_workflows.argo.groups import output, outputs_of
-from edl_workflows.argo.serializer import to_manifest, to_yaml
-from edl_workflows.argo.step import WaitMode
+from edl_workflows.pipelines.argo.templates import builders, workflows
+from edl_workflows.pipelines.argo.templates.artifacts import saved_artifact
+from edl_workflows.pipelines.argo.templates.groups import output, outputs_of
+from edl_workflows.pipelines.argo.templates.serializer import to_manifest, to_yaml
+from edl_workflows.pipelines.argo.templates.step import WaitMode
 
 # Tags for numbers are not quoted, so that YAML reads the parameters' values as numbers.
 SPEC = """\
@@ -33,7 +33,7 @@ replicaSpecs:
             command:
               - {{workflow.parameters.python}}
               - -m
-              - edl_workflows.agent
+              - edl_workflows.training
               - run
               - --
               - {{workflow.parameters.python}}

@@ -12,10 +12,10 @@ from typing import Any
 
 from hera.workflows import DAG, Parameter, WorkflowTemplate
 
-from edl_workflows.argo import builders, groups, workflows
-from edl_workflows.argo.groups import output
-from edl_workflows.argo.serializer import to_manifest, to_yaml
-from edl_workflows.argo.step import WaitMode
+from edl_workflows.pipelines.argo.templates import builders, groups, workflows
+from edl_workflows.pipelines.argo.templates.groups import output
+from edl_workflows.pipelines.argo.templates.serializer import to_manifest, to_yaml
+from edl_workflows.pipelines.argo.templates.step import WaitMode
 
 CHECKPOINTS = "{{workflow.parameters.work-dir}}/{{workflow.name}}"
 
@@ -37,7 +37,7 @@ replicaSpecs:
             command:
               - python
               - -m
-              - edl_workflows.agent
+              - edl_workflows.training
               - run
               - --
               - python

@@ -14,10 +14,10 @@ from typing import Any
 
 from hera.workflows import DAG, Container, Parameter, WorkflowTemplate, models
 
-from edl_workflows.argo import builders, groups, workflows
-from edl_workflows.argo.groups import output
-from edl_workflows.argo.serializer import to_manifest, to_yaml
-from edl_workflows.argo.step import WaitMode
+from edl_workflows.pipelines.argo.templates import builders, groups, workflows
+from edl_workflows.pipelines.argo.templates.groups import output
+from edl_workflows.pipelines.argo.templates.serializer import to_manifest, to_yaml
+from edl_workflows.pipelines.argo.templates.step import WaitMode
 
 CHECKPOINTS = "{{workflow.parameters.work-dir}}/{{workflow.name}}"
 
@@ -36,7 +36,7 @@ replicaSpecs:
             command:
               - {{{{workflow.parameters.python}}}}
               - -m
-              - edl_workflows.agent
+              - edl_workflows.training
               - run
               - --
               - {{{{workflow.parameters.python}}}}
@@ -60,7 +60,7 @@ replicaSpecs:
         containers:
           - name: main
             image: {{{{workflow.parameters.image}}}}
-            command: ["{{{{workflow.parameters.python}}}}", -m, edl_workflows.cli, master, run]
+            command: ["{{{{workflow.parameters.python}}}}", -m, edl_workflows, master, run]
             resources:
               requests: {{cpu: 100m, memory: 256Mi}}
 """

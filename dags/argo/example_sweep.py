@@ -12,9 +12,9 @@ from typing import Any
 
 from hera.workflows import DAG, Container, Parameter, WorkflowTemplate, models
 
-from edl_workflows.argo import builders, workflows
-from edl_workflows.argo.serializer import to_manifest, to_yaml
-from edl_workflows.argo.step import WaitMode
+from edl_workflows.pipelines.argo.templates import builders, workflows
+from edl_workflows.pipelines.argo.templates.serializer import to_manifest, to_yaml
+from edl_workflows.pipelines.argo.templates.step import WaitMode
 
 CHECKPOINTS = "{{workflow.parameters.work-dir}}/{{workflow.name}}-{{item.name}}"
 
@@ -31,7 +31,7 @@ replicaSpecs:
             command:
               - {{{{workflow.parameters.python}}}}
               - -m
-              - edl_workflows.agent
+              - edl_workflows.training
               - run
               - --
               - {{{{workflow.parameters.python}}}}

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from edl_workflows.protocol.addresses import listen, resolve
+from edl_workflows.training.addresses import listen, resolve
 
 PORT = 22270
 ROWS, COLUMNS = 4, 12

@@ -15,10 +15,10 @@ import tensorflow as tf
 from digits import load, predict  # type: ignore[import-not-found]  # beside this script
 from evaluation import evaluate_newest  # type: ignore[import-not-found]  # beside this script
 
-from edl_workflows.agent import tensors
-from edl_workflows.agent.checkpoint_parts import STATE_FILE
-from edl_workflows.agent.tensorflow import MODEL_FILE
-from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.core.protocol.cluster import CheckpointRef
+from edl_workflows.training.checkpoints import tensors
+from edl_workflows.training.checkpoints.checkpoint_parts import STATE_FILE
+from edl_workflows.training.frameworks.tensorflow import MODEL_FILE
 
 
 def evaluate(checkpoint: CheckpointRef) -> dict[str, float | int]:

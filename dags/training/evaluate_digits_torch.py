@@ -10,9 +10,9 @@ import torch
 from evaluation import evaluate_newest  # type: ignore[import-not-found]  # beside this script
 from train_digits_torch import build, load  # type: ignore[import-not-found]  # beside this script
 
-from edl_workflows.agent.tensor_parts import load_checkpoint
-from edl_workflows.agent.torch_state import from_saved_state
-from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.core.protocol.cluster import CheckpointRef
+from edl_workflows.training.checkpoints.tensor_parts import load_checkpoint
+from edl_workflows.training.frameworks.torch_state import from_saved_state
 
 
 def evaluate(checkpoint: CheckpointRef) -> dict[str, float | int]:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from edl_workflows.agent import CheckpointStore
-from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.core.protocol.cluster import CheckpointRef
+from edl_workflows.training import CheckpointStore
 
 
 def evaluate_newest(evaluate: Callable[[CheckpointRef], dict[str, Any]], description: str | None) -> None:

@@ -8,8 +8,8 @@ import time
 import numpy as np
 from sklearn.datasets import load_digits
 
-from edl_workflows.agent import connect, open_store
-from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.core.protocol.cluster import CheckpointRef
+from edl_workflows.training import connect, open_store
 
 EPOCHS, RATE, PAUSE = 5, 0.1, 0.02
 data = load_digits()

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-from edl_workflows.agent import connect, open_store
-from edl_workflows.agent.sampler import Dataset
-from edl_workflows.agent.tensors import State
-from edl_workflows.agent.world import Place, Reduced, Saving, Wishes, training
-from edl_workflows.exceptions import UnavailableError
+from edl_workflows.core.exceptions import UnavailableError
+from edl_workflows.training import connect, open_store
+from edl_workflows.training.checkpoints.tensors import State
+from edl_workflows.training.collective.regrouping import Place
+from edl_workflows.training.collective.world import Reduced, Saving, Wishes, training
+from edl_workflows.training.data.sampler import Dataset
 
 EPOCHS, RATE, PAUSE, SIZE = 40, 0.1, 0.05, 64 * 10
 data = load_digits()

@@ -16,8 +16,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import numpy as np
 from digits import PIXELS, load, network  # type: ignore[import-not-found]  # beside this script
 
-from edl_workflows.agent import connect
-from edl_workflows.agent.tensorflow import Model, TrainingOptions, tf1, training
+from edl_workflows.training import connect
+from edl_workflows.training.frameworks.tensorflow import Model, TrainingOptions, tf1, training
 
 LEARNING_RATE = 2e-3
 

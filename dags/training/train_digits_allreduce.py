@@ -18,8 +18,13 @@ import numpy as np
 import tensorflow as tf
 from digits import CLASSES, HIDDEN, PIXELS, load  # type: ignore[import-not-found]  # beside this script
 
-from edl_workflows.agent import connect
-from edl_workflows.agent.tensorflow_collective import Dataset, MirroredModel, TrainingOptions, training
+from edl_workflows.training import connect
+from edl_workflows.training.frameworks.tensorflow_collective import (
+    Dataset,
+    MirroredModel,
+    TrainingOptions,
+    training,
+)
 
 LEARNING_RATE = 2e-3
 

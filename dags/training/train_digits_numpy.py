@@ -11,9 +11,9 @@ import time
 import numpy as np
 from sklearn.datasets import load_digits
 
-from edl_workflows.agent import connect, open_store
-from edl_workflows.agent.logs import json_lines
-from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.core.protocol.cluster import CheckpointRef
+from edl_workflows.training import connect, open_store
+from edl_workflows.training.logs import json_lines
 
 PIXELS, CLASSES = 64, 10
 WEIGHTS = "weights.npy"

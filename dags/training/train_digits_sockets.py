@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-from edl_workflows.agent import CheckpointStore, connect
-from edl_workflows.agent.sampler import Dataset
-from edl_workflows.agent.tensors import State
-from edl_workflows.agent.world import Place, Reduced, Saving, Wishes, training
-from edl_workflows.exceptions import CheckpointError, UnavailableError
+from edl_workflows.core.exceptions import CheckpointError, UnavailableError
+from edl_workflows.training import CheckpointStore, connect
+from edl_workflows.training.checkpoints.tensors import State
+from edl_workflows.training.collective.regrouping import Place
+from edl_workflows.training.collective.world import Reduced, Saving, Wishes, training
+from edl_workflows.training.data.sampler import Dataset
 
 PIXELS, CLASSES, RATE = 64, 10, 0.1
 CONNECT_SECONDS = 60.0
@@ -93,7 +94,7 @@ def _receive(link: socket.socket, count: int) -> np.ndarray:
 
 
 class SoftmaxRegression:
-    """The adapter, which implements `edl_workflows.agent.world.Framework`."""
+    """The adapter, which implements `edl_workflows.training.collective.world.Framework`."""
 
     def __init__(self) -> None:
         self.weights = np.zeros(PIXELS * CLASSES)

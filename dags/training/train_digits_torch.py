@@ -2,7 +2,7 @@
 ``distributionStrategy: AllreduceStrategy``.
 
 Run by the agent in each worker: ``edl agent run -- python train_digits_torch.py --checkpoint-dir DIR``. Needs
-``pip install edl-workflows[torch] scikit-learn``.
+the extra ``torch``, and scikit-learn.
 """
 
 import argparse
@@ -14,8 +14,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
 
-from edl_workflows.agent import connect
-from edl_workflows.agent.torch_collective import Dataset, TorchModel, TrainingOptions, training
+from edl_workflows.training import connect
+from edl_workflows.training.frameworks.torch_collective import Dataset, TorchModel, TrainingOptions, training
 
 PIXELS, CLASSES, HIDDEN = 64, 10, 64
 LEARNING_RATE = 2e-3

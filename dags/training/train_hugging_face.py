@@ -2,7 +2,7 @@
 program of a job with ``distributionStrategy: AllreduceStrategy``.
 
 Run by the agent in each worker: ``edl agent run -- python train_hugging_face.py --checkpoint-dir DIR``. Needs
-``pip install edl-workflows[huggingface]``. Nothing is downloaded: model and data are made here.
+the extra ``huggingface``. Nothing is downloaded: model and data are made here.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from edl_workflows.agent.hugging_face import TrainingOptions, connect, make_elastic
+from edl_workflows.training.frameworks.hugging_face import TrainingOptions, connect, make_elastic
 
 LETTERS = "0123456789+="
 NUMBERS = 30

@@ -2,7 +2,7 @@
 ``distributionStrategy: AllreduceStrategy``.
 
 Run by the agent in each worker: ``edl agent run -- python train_lightning.py --checkpoint-dir DIR``. Needs
-``pip install edl-workflows[lightning] scikit-learn``.
+the extra ``lightning``, and scikit-learn.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, StackDataset
 
-from edl_workflows.agent.lightning import ElasticStrategy, TrainingOptions, connect
+from edl_workflows.training.frameworks.lightning import ElasticStrategy, TrainingOptions, connect
 
 
 class Network(LightningModule):  # type: ignore[misc]  # no types in the environment of the checks

@@ -19,8 +19,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from edl_workflows.agent import connect
-from edl_workflows.agent.tensorflow import Model, TrainingOptions, tf1, training
+from edl_workflows.training import connect
+from edl_workflows.training.frameworks.tensorflow import Model, TrainingOptions, tf1, training
 
 USERS, ITEMS, WIDTH = 20_000, 5_000, 16
 TASTES = 4

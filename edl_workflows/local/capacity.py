@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from edl_workflows.jobs.objects import parse_quantity
+from edl_workflows.core.kubernetes.objects import parse_quantity
 
 NODE_NAME = "edl-local"
 MAX_PODS = 1000

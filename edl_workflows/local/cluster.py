@@ -12,27 +12,27 @@ from typing import Any
 
 import structlog
 
-from edl_workflows.exceptions import UnavailableError
+from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.local import events, files, job_kinds, node
 from edl_workflows.local.apiserver import serving
 from edl_workflows.local.apiserver.app import build_app
-from edl_workflows.local.apiserver.revisions import Object
 from edl_workflows.local.apiserver.server import ApiServer, open_server
+from edl_workflows.local.apiserver.storage.revisions import Object
 from edl_workflows.local.capacity import NODE_NAME, Capacity
 from edl_workflows.local.endpoints import EndpointsWriter
 from edl_workflows.local.locks import LOCK_FILE, hold_lock
 from edl_workflows.local.mirror import Mirror
 from edl_workflows.local.network.network import Network
 from edl_workflows.local.pods import Pod, Service
+from edl_workflows.local.programs import remove_unused_programs
 from edl_workflows.local.runner.launches import LaunchFactory
 from edl_workflows.local.runner.pod_worker import WorkerContext
-from edl_workflows.local.runner.programs import remove_unused_programs
 from edl_workflows.local.runner.runner import Runner, config_lookups
 from edl_workflows.local.runner.support import loopback_obstacle
 from edl_workflows.local.scheduler.loop import Scheduler
 from edl_workflows.local.scheduler.resources import Amounts
 from edl_workflows.local.selection import ServiceSelection
-from edl_workflows.process.http import HttpServer
+from edl_workflows.runtime.process.http import HttpServer
 
 POD_TOKEN_SECONDS = 365 * 24 * 3600
 """Lifetime of a pod's token in seconds. The Kubernetes client reads the token only once, so it must outlive

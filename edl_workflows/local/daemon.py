@@ -15,11 +15,11 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel
 
-from edl_workflows.exceptions import UnavailableError
+from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.local import files
 from edl_workflows.local.locks import LOCK_FILE, lock_holder
+from edl_workflows.local.programs import remove_unused_programs
 from edl_workflows.local.runner import processes
-from edl_workflows.local.runner.programs import remove_unused_programs
 from edl_workflows.local.runner.volumes import remove_memory
 
 FOLDER_VARIABLE = "EDL_LOCAL_DIR"
@@ -88,7 +88,7 @@ class DaemonStart:
 
     def command(self) -> list[str]:
         return [
-            sys.executable, "-m", "edl_workflows.cli", "local", "up", "--foreground", "--dir",
+            sys.executable, "-m", "edl_workflows", "local", "up", "--foreground", "--dir",
             str(self.folder),
             *self.arguments,
         ]  # fmt: skip

@@ -12,7 +12,7 @@ import structlog
 
 from edl_workflows.local.apiserver.client import LocalClient
 from edl_workflows.local.apiserver.errors import ApiError
-from edl_workflows.local.apiserver.revisions import Object
+from edl_workflows.local.apiserver.storage.revisions import Object
 from edl_workflows.local.mirror import Mirror
 from edl_workflows.local.pods import Pod, Service, target_port
 from edl_workflows.local.selection import ServiceSelection

@@ -12,7 +12,7 @@ _DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 
 def install(client: LocalClient) -> None:
     """Create the definitions, or update them if they come from an older version."""
-    folder = resources.files("edl_workflows.jobs") / "crds"
+    folder = resources.files("edl_workflows.core.jobs") / "crds"
     for file in folder.iterdir():
         definition = yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader)
         name = definition["metadata"]["name"]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from edl_workflows.exceptions import ConflictError
+from edl_workflows.core.exceptions import ConflictError
 from edl_workflows.local.runner.processes import is_alive
 from edl_workflows.local.runner.shim import start_ticks
 

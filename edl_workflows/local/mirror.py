@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from edl_workflows.local.apiserver.client import LocalClient
 from edl_workflows.local.apiserver.errors import ApiError
-from edl_workflows.local.apiserver.revisions import DELETED, Object
+from edl_workflows.local.apiserver.storage.revisions import DELETED, Object
 
 T = TypeVar("T")
 _EXPIRED = 410

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import structlog
 
 from edl_workflows.local.apiserver.client import LocalClient
-from edl_workflows.local.apiserver.metadata import format_time
-from edl_workflows.local.apiserver.revisions import Object
+from edl_workflows.local.apiserver.objects.metadata import format_time
+from edl_workflows.local.apiserver.storage.revisions import Object
 from edl_workflows.local.capacity import NODE_NAME
 from edl_workflows.local.network.ports import LOOPBACK
 from edl_workflows.local.scheduler.plan import SchedulerNode

@@ -5,13 +5,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import ALL_NAMESPACES, NODES, PODS, Scope
 from edl_workflows.local.capacity import NODE_NAME
 from edl_workflows.local.daemon import Daemon
 from edl_workflows.local.pods import Pod
 from edl_workflows.local.scheduler.resources import Amounts, pod_requests
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import ALL_NAMESPACES, NODES, PODS, Scope
 
 
 class PodLine(BaseModel):

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from edl_workflows.jobs.objects import parse_quantity
+from edl_workflows.core.kubernetes.objects import parse_quantity
 
 _NUMBER = re.compile(r"[0-9]{1,5}\Z")
 

@@ -78,7 +78,7 @@ def _children(folder: Path, di_server_url: str, *, controller: bool) -> Iterator
 
 async def _keep(folder: Path, name: str, arguments: list[str]) -> None:
     """Run ``edl NAME run`` as a child, and restart it whenever it ends."""
-    command = [sys.executable, "-m", "edl_workflows.cli", name, "run", "--all-namespaces", *arguments]
+    command = [sys.executable, "-m", "edl_workflows", name, "run", "--all-namespaces", *arguments]
     command += ["--metrics-port", "0", "--kubeconfig", str(folder / "kubeconfig")]
     log_file = folder / f"{name}.log"
     env = {**os.environ, processes.MARK: controller_mark(folder)}

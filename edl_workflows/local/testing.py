@@ -11,10 +11,10 @@ from pathlib import Path
 
 import psutil
 
-from edl_workflows.exceptions import UnavailableError
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.local import daemon
 from edl_workflows.local.runner import listening, processes
+from edl_workflows.runtime.kube.connect import Cluster
 
 STOP_SECONDS = 30.0
 

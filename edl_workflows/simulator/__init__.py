@@ -6,12 +6,13 @@ All modules except `readers`, `store` and `pictures` are pure, and the same seed
 - Training: `throughput` has measured step times, `application` models the progress of one kind of training,
   and `job` simulates the training of one job.
 - Decisions: `scheduler` defines the interface of schedulers and creates one for each policy in
-  `edl_workflows.scaling.policies`; `pollux`, `tiresias` and `optimus` are schedulers that exist only here.
+  `edl_workflows.core.scaling.policies`; `pollux`, `tiresias` and `optimus` are schedulers that exist only
+  here.
 - Run: `cluster` simulates a run interval by interval; `capacity` models node failures and services that take
   GPUs.
 - Results: `metrics` measures a run; `study` describes runs and summarizes their results; `store` keeps
   results in a file; `pictures` draws them.
 - Scenarios: `evaluation`, that of the Pollux paper, and `paddle`, the experiment of PaddlePaddle EDL.
 
-The algorithms that scale live jobs are in `edl_workflows.scaling`.
+The algorithms that scale live jobs are in `edl_workflows.core.scaling`.
 """

@@ -7,8 +7,8 @@ from math import inf
 
 import numpy as np
 
-from edl_workflows.exceptions import InvalidError
-from edl_workflows.scaling.portable_math import portable_log
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.scaling.portable_math import portable_log
 
 FAILURE = "failure"
 """Value of `CapacityChange.by` for a failure."""

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.simulator.application import Application
 from edl_workflows.simulator.capacity import FAILURE, CapacityChange
 from edl_workflows.simulator.job import SimulatedJob
-from edl_workflows.simulator.scheduler import ActiveJob, JobScheduler
+from edl_workflows.simulator.schedulers.scheduler import ActiveJob, JobScheduler
 from edl_workflows.simulator.throughput import Placement
 from edl_workflows.simulator.workload import WorkloadJob
 

@@ -8,7 +8,7 @@ artifact (petuum/adaptdl, branch osdi21-artifact, ``simulator/results-jobload``)
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from edl_workflows.exceptions import InvalidError, NotFoundError
+from edl_workflows.core.exceptions import InvalidError, NotFoundError
 from edl_workflows.simulator.application import Application
 from edl_workflows.simulator.readers import read_application, read_workload
 from edl_workflows.simulator.study import Workload

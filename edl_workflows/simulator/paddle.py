@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from math import fsum
 from statistics import fmean
 
-from edl_workflows.scaling.paddle import fulfilment
-from edl_workflows.scaling.paddle.nodes import FulfilmentNode
+from edl_workflows.core.scaling.paddle import fulfilment
+from edl_workflows.core.scaling.paddle.nodes import FulfilmentNode
 
 NODES = 133
 CORES = 2348

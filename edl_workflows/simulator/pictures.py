@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.simulator.cluster import SimulationRun
 from edl_workflows.simulator.metrics import completion_times, percentile
 from edl_workflows.simulator.paddle import PaddleResult

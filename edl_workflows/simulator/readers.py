@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import TypeVar
 
-from edl_workflows.exceptions import InvalidError, NotFoundError
+from edl_workflows.core.exceptions import InvalidError, NotFoundError
 from edl_workflows.simulator.application import Application, ValidationTrace
 from edl_workflows.simulator.capacity import FAILURE, CapacityChange
 from edl_workflows.simulator.throughput import StepTime, ThroughputTable

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, fields
 from statistics import fmean, stdev
 from typing import Any
 
-from edl_workflows.exceptions import InvalidError
-from edl_workflows.scaling.policies import policy_entry
-from edl_workflows.scaling.pollux.goodput_fit import FitCache
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.scaling.policies import policy_entry
+from edl_workflows.core.scaling.pollux.goodput_fit import FitCache
 from edl_workflows.simulator.application import Application
 from edl_workflows.simulator.cluster import SimulationRun, SimulationSettings, simulate
 from edl_workflows.simulator.metrics import RunMetrics, measure_run
-from edl_workflows.simulator.scheduler import SchedulerInputs, make_scheduler
+from edl_workflows.simulator.schedulers.scheduler import SchedulerInputs, make_scheduler
 from edl_workflows.simulator.workload import WorkloadJob
 
 _METRICS = tuple(metric.name for metric in fields(RunMetrics))
@@ -45,7 +45,7 @@ class Study:
 
     Attributes:
         workload: the jobs.
-        policy: a name in `edl_workflows.scaling.policies`.
+        policy: a name in `edl_workflows.core.scaling.policies`.
         seed: the seed of what is random in `settings`.
         settings: the cluster, with its capacity changes.
     """

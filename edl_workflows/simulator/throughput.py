@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.core.exceptions import InvalidError
 
 Placement = tuple[int, ...]
 """Replicas on each node, in the order of ranks: ``(4, 2)`` is six replicas on two nodes."""

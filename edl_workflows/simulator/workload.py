@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf, isfinite
 
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.simulator.application import Application, ValidationTrace
 from edl_workflows.simulator.throughput import StepTime, ThroughputTable
 

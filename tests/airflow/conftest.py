@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.testing import ApiServerProcess
 from tests.airflow import support
 
@@ -44,7 +44,7 @@ def connection(
 ) -> None:
     """``kubernetes_default`` leads to the test's namespace; triggers fire at once."""
     connect(server, cluster, monkeypatch)
-    monkeypatch.setattr("edl_workflows.triggers.elastic_job.SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("edl_workflows.airflow.triggers.SETTLE_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.exceptions import ConflictError, NotFoundError
-from edl_workflows.jobs import names
-from edl_workflows.jobs.scale_plan.model import ScalePlanPhase
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster, ClusterSource
-from edl_workflows.kube.informer import Informer
-from edl_workflows.kube.resources import ELASTIC_JOBS, PODS, SCALE_PLANS, Object, Scope
+from edl_workflows.core.exceptions import ConflictError, NotFoundError
+from edl_workflows.core.jobs.scale_plan.model import ScalePlanPhase
+from edl_workflows.core.kubernetes import names
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
+from edl_workflows.runtime.kube.informer import Informer
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS, PODS, SCALE_PLANS, Object, Scope
 from edl_workflows.testing import ApiServerProcess, api_server
-from tests.unit.controller.support import crds
+from tests.unit.services.controller.support import crds
 
 IN_AIRFLOW = [
     pytest.mark.airflow,

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 
-from edl_workflows.exceptions import JobDisappearedError, JobFailedError, StageTimeoutError
-from edl_workflows.hooks.airflow_versions import TaskDeferralError
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import ELASTIC_JOBS
+from edl_workflows.airflow import triggers
+from edl_workflows.airflow.hooks.airflow_versions import TaskDeferralError
+from edl_workflows.core.exceptions import JobDisappearedError, JobFailedError, StageTimeoutError
 from edl_workflows.operators import base
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
-from edl_workflows.triggers import elastic_job as triggers
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS
 from tests.airflow.support import IN_AIRFLOW, elastic_job, jobs
 
 pytestmark = IN_AIRFLOW

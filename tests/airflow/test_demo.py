@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from edl_workflows.demo.airflow import Airflow
 from edl_workflows.local import daemon, testing
 from tests.clients.environments import python_environment
+from tests.demo.airflow import Airflow
 
 pytestmark = [
     pytest.mark.e2e,
@@ -67,7 +67,7 @@ def _own_servers(cluster: Path) -> dict[str, bool]:
 
 def _run_demo(folder: Path, *options: str) -> dict[str, Any]:
     """The demo's result, once it has succeeded."""
-    command = [sys.executable, "-m", "edl_workflows.demo", "--output", str(folder), "--dags", str(DAGS)]
+    command = [sys.executable, "-m", "tests.demo", "--output", str(folder), "--dags", str(DAGS)]
     with (folder / "output").open("w+") as output:
         run = subprocess.run([*command, *options], stdout=output, stderr=subprocess.STDOUT, timeout=1100)
     assert run.returncode == 0, (folder / "output").read_text()[-8000:]

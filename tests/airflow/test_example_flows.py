@@ -125,8 +125,8 @@ import sys
 import torch
 from pathlib import Path
 from train_digits_torch import build, load
-from edl_workflows.agent import CheckpointStore, tensors
-from edl_workflows.agent.torch_state import to_saved_state
+from edl_workflows.training import CheckpointStore, tensors
+from edl_workflows.training.frameworks.torch_state import to_saved_state
 
 parts = build()
 images, labels, *_ = load()

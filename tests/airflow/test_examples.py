@@ -10,8 +10,8 @@ import jinja2
 import pytest
 import yaml
 
-from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.training_job.model import TrainingJob
+from edl_workflows.core.jobs.elastic_job.model import ElasticJob
+from edl_workflows.core.jobs.training_job.model import TrainingJob
 from edl_workflows.operators.base import StageTask
 from edl_workflows.operators.elastic_job import CancelJobOperator
 from edl_workflows.operators.job import SubmitJobOperator

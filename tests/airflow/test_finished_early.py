@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
 from edl_workflows.operators.base import WhenFinished
 from edl_workflows.operators.elastic_job import SuspendElasticJobOperator
 from edl_workflows.operators.scale_plan import CheckpointElasticJobOperator, ScaleElasticJobOperator
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.sensors.elastic_job import ElasticJobSensor, ScalePlanSensor
 from tests.airflow import dags
 from tests.airflow.support import IN_AIRFLOW, StandIn, elastic_job, eventually, jobs, plans

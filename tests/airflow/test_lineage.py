@@ -17,14 +17,14 @@ from airflow.providers.openlineage.plugins.listener import get_openlineage_liste
 from airflow.sdk import DAG
 from packaging.version import Version
 
-from edl_workflows.jobs.names import DATA_ANNOTATION
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.airflow import triggers
+from edl_workflows.airflow.task_groups import elastic_job as job_group
+from edl_workflows.core.kubernetes.names import DATA_ANNOTATION
 from edl_workflows.operators.elastic_job import DeleteElasticJobOperator, SubmitElasticJobOperator
 from edl_workflows.operators.scale_plan import CheckpointElasticJobOperator
-from edl_workflows.stages import driver
-from edl_workflows.task_groups import elastic_job as job_group
-from edl_workflows.triggers import elastic_job as triggers
+from edl_workflows.pipelines.stages import driver
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.airflow import dags
 from tests.airflow.lineage_events import read_events
 from tests.airflow.support import IN_AIRFLOW, StandIn, elastic_job, jobs

@@ -7,9 +7,6 @@ import pytest
 from airflow.sdk import DAG, BaseOperator
 from airflow.triggers.base import BaseTrigger
 
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import ELASTIC_JOBS
 from edl_workflows.operators.elastic_job import (
     DeleteElasticJobOperator,
     ResumeElasticJobOperator,
@@ -23,6 +20,9 @@ from edl_workflows.operators.scale_plan import (
     PlanScaleOperator,
     ScaleElasticJobOperator,
 )
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS
 from edl_workflows.sensors.elastic_job import ElasticJobSensor
 from tests.airflow import dags
 from tests.airflow.support import IN_AIRFLOW, StandIn, create_ps_pod, elastic_job

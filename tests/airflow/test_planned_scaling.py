@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import ELASTIC_JOBS
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS
 from tests.airflow import dags
 from tests.airflow.support import IN_AIRFLOW, TICK, StandIn, eventually, jobs, plans
 

@@ -8,15 +8,15 @@ import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 
-from edl_workflows.exceptions import InvalidError
-from edl_workflows.hooks.task_owner import TaskOwner, engine_of
-from edl_workflows.jobs import names
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import ELASTIC_JOBS
+from edl_workflows.airflow.hooks.task_owner import TaskOwner, engine_of
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.kubernetes import names
 from edl_workflows.operators.reaper import ReapOrphanedJobsOperator
-from edl_workflows.stages import submit
-from edl_workflows.stages.identity import StageIdentity
+from edl_workflows.pipelines.stages import submit
+from edl_workflows.pipelines.waiting.identity import StageIdentity
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS
 from tests.airflow import dags
 from tests.airflow.support import IN_AIRFLOW, elastic_job, jobs
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from airflow.sdk import DAG
 
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import ELASTIC_JOBS
+from edl_workflows.airflow.task_groups import elastic_job as job_group
 from edl_workflows.operators.reaper import ReapOrphanedJobsOperator
-from edl_workflows.task_groups import elastic_job as job_group
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS
 from tests.airflow import dags
 from tests.airflow.support import IN_AIRFLOW, StandIn, elastic_job, eventually, jobs
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, Asset
 
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.airflow.task_groups import checkpoint_migrate_restart
+from edl_workflows.airflow.task_groups import elastic_job as job_group
 from edl_workflows.operators.elastic_job import CancelJobOperator, SubmitElasticJobOperator
 from edl_workflows.operators.scale_plan import MigrateParameterServersOperator
+from edl_workflows.pipelines.waiting import ownership
+from edl_workflows.pipelines.waiting.goals import Handle
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.sensors.elastic_job import ElasticJobSensor
-from edl_workflows.stages import ownership
-from edl_workflows.stages.goals import Handle
-from edl_workflows.task_groups import checkpoint_migrate_restart
-from edl_workflows.task_groups import elastic_job as job_group
 from tests.airflow import dags
 from tests.airflow.support import IN_AIRFLOW, StandIn, elastic_job, jobs, plans
 

@@ -14,10 +14,8 @@ from airflow.providers.common.compat.sdk import (
     TaskDeferred,
 )
 
-from edl_workflows.hooks.task_state import DELETED
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import ELASTIC_JOBS, PODS, SCALE_PLANS
+from edl_workflows.airflow import triggers
+from edl_workflows.airflow.hooks.task_state import DELETED
 from edl_workflows.operators import base
 from edl_workflows.operators.base import StageTask
 from edl_workflows.operators.elastic_job import (
@@ -35,9 +33,11 @@ from edl_workflows.operators.scale_plan import (
     PlanScaleOperator,
     ScaleElasticJobOperator,
 )
+from edl_workflows.pipelines.stages.catalog import STAGES as CATALOG
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS, PODS, SCALE_PLANS
 from edl_workflows.sensors.elastic_job import ElasticJobSensor
-from edl_workflows.stages.catalog import STAGES as CATALOG
-from edl_workflows.triggers import elastic_job as triggers
 from tests.airflow.support import IN_AIRFLOW, create_ps_pod, elastic_job, eventually, jobs, plans, pods
 from tests.airflow.test_deferral import Store, TaskInstance, context
 

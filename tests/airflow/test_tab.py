@@ -11,12 +11,12 @@ import httpx
 import pytest
 from airflow.sdk import DAG
 
-from edl_workflows.hooks.task_object import OBJECT_KEY
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import ELASTIC_JOBS
-from edl_workflows.links.tab import PREFIX
+from edl_workflows.airflow.hooks.task_object import OBJECT_KEY
+from edl_workflows.airflow.tab.address import PREFIX
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS
 from edl_workflows.sensors.elastic_job import ElasticJobSensor
 from tests.airflow import dags
 from tests.airflow.support import IN_AIRFLOW, StandIn, elastic_job, eventually, jobs, plans

@@ -6,11 +6,11 @@ from unittest.mock import Mock
 import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import ELASTIC_JOBS
+from edl_workflows.pipelines.waiting import job_log
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS
 from edl_workflows.sensors.elastic_job import ElasticJobSensor
-from edl_workflows.stages import job_log
 from tests.airflow.support import IN_AIRFLOW, elastic_job
 from tests.airflow.test_deferral import Store, context
 

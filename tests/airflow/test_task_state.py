@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-from edl_workflows.hooks.task_state import DELETED, ENDED_STATES, task_state
+from edl_workflows.airflow.hooks.task_state import DELETED, ENDED_STATES, task_state
 from tests.airflow import dags
 from tests.airflow.support import IN_AIRFLOW
 

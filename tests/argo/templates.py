@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.argo import catalog
-from edl_workflows.argo.serializer import to_manifest
-from edl_workflows.argo.step import WaitMode
-from edl_workflows.argo.workflows import TemplateOptions
+from edl_workflows.pipelines.argo.templates import catalog
+from edl_workflows.pipelines.argo.templates.serializer import to_manifest
+from edl_workflows.pipelines.argo.templates.step import WaitMode
+from edl_workflows.pipelines.argo.templates.workflows import TemplateOptions
 
 WAYS: tuple[WaitMode, ...] = ("resource", "plugin")
 EXAMPLES = (

@@ -2,8 +2,8 @@
 
 import pytest
 
-from edl_workflows.argo.artifacts import saved_artifact
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.pipelines.argo.templates.artifacts import saved_artifact
 
 CUT = "{{=sprig.regexReplaceAll('^[A-Za-z][A-Za-z0-9+.-]*://[^/]+/', %s, '')}}"
 KEYS = {

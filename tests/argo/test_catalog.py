@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from edl_workflows.argo import catalog, schedules, workflows
-from edl_workflows.argo.workflows import TemplateOptions
-from edl_workflows.cli import main
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.pipelines.argo.templates import catalog, schedules, workflows
+from edl_workflows.pipelines.argo.templates.workflows import TemplateOptions
+from edl_workflows.pipelines.cli import main
 from tests.argo.templates import VALUES
 
 

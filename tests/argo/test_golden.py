@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from edl_workflows.argo import catalog
-from edl_workflows.argo.lint import check
-from edl_workflows.argo.serializer import to_yaml
-from edl_workflows.argo.step import WaitMode
-from edl_workflows.argo.workflows import TemplateOptions
+from edl_workflows.pipelines.argo.lint import check
+from edl_workflows.pipelines.argo.templates import catalog
+from edl_workflows.pipelines.argo.templates.serializer import to_yaml
+from edl_workflows.pipelines.argo.templates.step import WaitMode
+from edl_workflows.pipelines.argo.templates.workflows import TemplateOptions
 from tests.argo.templates import EXAMPLES, WAYS, example, products
 
 FILES = Path(__file__).parent / "golden"

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from hera.workflows import DAG, WorkflowTemplate
 
-from edl_workflows.argo import builders, steps
-from edl_workflows.argo.serializer import to_manifest
-from edl_workflows.argo.step import WaitMode
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.pipelines.argo.templates import builders, steps
+from edl_workflows.pipelines.argo.templates.serializer import to_manifest
+from edl_workflows.pipelines.argo.templates.step import WaitMode
 
 
 def _workflow(waiting: WaitMode) -> dict[str, Any]:

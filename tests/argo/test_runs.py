@@ -5,8 +5,8 @@ import gzip
 import json
 from typing import Any
 
-from edl_workflows.argo import runs
-from edl_workflows.argo.nodes import nodes_of
+from edl_workflows.pipelines.argo import runs
+from edl_workflows.pipelines.argo.nodes import nodes_of
 
 NODES: dict[str, Any] = {
     "w": {

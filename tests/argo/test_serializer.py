@@ -4,9 +4,9 @@ import pytest
 import yaml
 from hera.workflows import DAG, Container, WorkflowTemplate, models
 
-from edl_workflows.argo import builders
-from edl_workflows.argo.serializer import to_manifest, to_yaml
-from edl_workflows.exceptions import InvalidError, ManifestError
+from edl_workflows.core.exceptions import InvalidError, ManifestError
+from edl_workflows.pipelines.argo.templates import builders
+from edl_workflows.pipelines.argo.templates.serializer import to_manifest, to_yaml
 
 
 def test_the_plugin_body_is_not_lost() -> None:

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import yaml
 
-from edl_workflows.argo import steps
-from edl_workflows.argo.manifest_text import Tag, manifest_text
-from edl_workflows.argo.outputs import PARAMETERS
-from edl_workflows.argo.plugin_task import PluginTask
-from edl_workflows.argo.plugin_template import plugin_templates
-from edl_workflows.argo.resource_template import FINAL_MESSAGES, resource_templates
-from edl_workflows.argo.step import StepInput, WorkflowStep
-from edl_workflows.exceptions import InvalidError
-from edl_workflows.jobs.kinds import KINDS
-from edl_workflows.stages.catalog import STAGES
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.jobs.kinds import KINDS
+from edl_workflows.pipelines.argo.plugin_task import PluginTask
+from edl_workflows.pipelines.argo.templates import steps
+from edl_workflows.pipelines.argo.templates.manifest_text import Tag, manifest_text
+from edl_workflows.pipelines.argo.templates.outputs import PARAMETERS
+from edl_workflows.pipelines.argo.templates.plugin_template import plugin_templates
+from edl_workflows.pipelines.argo.templates.resource_template import FINAL_MESSAGES, resource_templates
+from edl_workflows.pipelines.argo.templates.step import StepInput, WorkflowStep
+from edl_workflows.pipelines.stages.catalog import STAGES
 
 KIND_NAMES = [kind.name for kind in KINDS if kind.view is not None and kind.name != "ElasticJob"]
 OF_STAGES = [steps.step_of(stage.name) for stage in STAGES]

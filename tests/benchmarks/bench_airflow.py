@@ -23,14 +23,14 @@ from typing import Any
 
 import yaml
 
-from edl_workflows.demo.airflow import settings
-from edl_workflows.demo.processes import free_port
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster, ClusterSource, RequestRecord
-from edl_workflows.kube.resources import ELASTIC_JOBS
-from edl_workflows.stages.goals import Handle, JobGoal
+from edl_workflows.pipelines.waiting.goals import Handle, JobGoal
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster, ClusterSource, RequestRecord
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS
 from edl_workflows.testing import ApiServerProcess, api_server
 from tests.benchmarks import bench_airflow_logs
+from tests.demo.airflow import settings
+from tests.demo.processes import free_port
 
 TURNS = 5
 WAITS = 1_000
@@ -51,7 +51,7 @@ OURS = """
 from airflow.sdk import DAG, BaseOperator, BaseSensorOperator, TaskGroup
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
 from edl_workflows.sensors.elastic_job import ElasticJobSensor
-from edl_workflows.task_groups import checkpoint_migrate_restart
+from edl_workflows.airflow.task_groups import checkpoint_migrate_restart
 with DAG("ours", schedule=None):
     submit = SubmitElasticJobOperator(task_id="submit", manifest={})
     ElasticJobSensor(task_id="wait", name="mnist")
@@ -107,7 +107,7 @@ def _cpu_seconds(file: Path) -> float:
 
 async def wait() -> list[Row]:
     """(b) of the module."""
-    from edl_workflows.triggers import elastic_job as triggers
+    from edl_workflows.airflow import triggers
 
     with tempfile.TemporaryDirectory() as folder, api_server(Path(folder) / "api") as server:
         records: list[RequestRecord] = []
@@ -156,7 +156,7 @@ async def _change(cluster: Cluster, names: list[str], fired: dict[str, float]) -
 
 async def _await(namespace: str, name: str, uid: str, fired: dict[str, float]) -> None:
     """One trigger."""
-    from edl_workflows.triggers import elastic_job as triggers
+    from edl_workflows.airflow import triggers
 
     goal = JobGoal.model_validate({"phases": ["Succeeded"]})
     handle = Handle(kind="ElasticJob", namespace=namespace, name=name, uid=uid, goal=goal)
@@ -167,7 +167,7 @@ async def _await(namespace: str, name: str, uid: str, fired: dict[str, float]) -
 
 def _furnish(server: ApiServerProcess) -> Cluster:
     cluster = server.cluster()
-    folder = Path(__file__).resolve().parents[2] / "edl_workflows" / "jobs" / "crds"
+    folder = Path(__file__).resolve().parents[2] / "edl_workflows" / "core" / "jobs" / "crds"
     for file in folder.glob("*.yaml"):
         client.create(cluster, yaml.safe_load(file.read_text()))
     return cluster

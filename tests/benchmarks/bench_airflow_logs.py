@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edl_workflows.demo.processes import Child
-from edl_workflows.jobs import names
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import ELASTIC_JOBS, PODS, Scope
+from edl_workflows.core.kubernetes import names
 from edl_workflows.local import testing
-from edl_workflows.stages.goals import Handle, JobGoal
+from edl_workflows.pipelines.waiting.goals import Handle, JobGoal
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS, PODS, Scope
+from tests.demo.processes import Child
 
 if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger

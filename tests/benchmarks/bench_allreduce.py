@@ -20,13 +20,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase
+from edl_workflows.core.kubernetes import names
 from edl_workflows.local import testing
-from edl_workflows.stages.delete import DELETE, DeleteRequest
-from edl_workflows.stages.identity import StageIdentity
-from edl_workflows.stages.scale import SCALE, ScaleRequest
+from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
+from edl_workflows.pipelines.stages.scale import SCALE, ScaleRequest
+from edl_workflows.pipelines.waiting.identity import StageIdentity
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.benchmarks.bench_migration import stall
 from tests.e2e.collective_jobs import MIRRORED, RING, CollectiveJob, CollectiveTraining
 

@@ -20,18 +20,18 @@ from typing import Any
 
 import yaml
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.api import ApiResource
-from edl_workflows.kube import client, resources
-from edl_workflows.kube.connect import Cluster, ClusterSource
-from edl_workflows.kube.informer import Informer
-from edl_workflows.kube.resources import Scope
-from edl_workflows.kube.watch import EventType
+from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes.api import ApiResource
+from edl_workflows.runtime.kube import client, resources
+from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
+from edl_workflows.runtime.kube.informer import Informer
+from edl_workflows.runtime.kube.resources import Scope
+from edl_workflows.runtime.kube.watch import EventType
 from edl_workflows.testing import api_server
 
 THREADS = 4
 SENT = "bench/sent"
-CRDS = Path(__file__).parents[2] / "edl_workflows" / "jobs" / "crds"
+CRDS = Path(__file__).parents[2] / "edl_workflows" / "core" / "jobs" / "crds"
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "x", "command": ["true"]}]}}
 
 

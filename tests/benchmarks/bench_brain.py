@@ -30,12 +30,12 @@ from pathlib import Path
 import httpx
 import psutil
 
-from edl_workflows.brain import auth
-from edl_workflows.brain.observations import ClusterObservation, JobObservation
-from edl_workflows.brain.store.store import BrainStore
-from edl_workflows.exceptions import UnavailableError
+from edl_workflows.core.exceptions import UnavailableError
+from edl_workflows.services.brain import auth
+from edl_workflows.services.brain.observations import ClusterObservation, JobObservation
+from edl_workflows.services.brain.store.store import BrainStore
 from edl_workflows.testing import free_port
-from tests.unit.brain import postgres
+from tests.unit.services.brain import postgres
 
 PERIOD = 15.0
 ASK_PERIOD = 300.0
@@ -203,7 +203,7 @@ def brain(database_url: str, folder: Path) -> Iterator[tuple[psutil.Process, int
     auth.add_token(file, row)
     port = free_port()
     words = ["brain", "run", "--port", str(port), "--tokens-file", str(file), "--metrics-port", "0"]
-    command = [sys.executable, "-m", "edl_workflows.cli", *words]
+    command = [sys.executable, "-m", "edl_workflows", *words]
     environment = os.environ | {"EDL_BRAIN_DATABASE_URL": database_url}
     with (
         (folder / "log").open("ab") as log,

@@ -145,8 +145,8 @@ class _Notes:
 
 def _stored(folder: Path) -> None:
     """Wait until no copy is left that is not persisted."""
-    from edl_workflows.agent.environment import open_snapshots
-    from edl_workflows.agent.snapshots import SnapshotStage
+    from edl_workflows.training.checkpoints.snapshots import SnapshotStage
+    from edl_workflows.training.environment import open_snapshots
 
     memory = open_snapshots(os.environ)
     while memory is not None and any(copy.stage is SnapshotStage.MEMORY for copy in memory.whole()):
@@ -156,9 +156,9 @@ def _stored(folder: Path) -> None:
 def _program_of_arrays(folder: Path, mib: int, turns: int) -> None:
     import numpy as np
 
-    from edl_workflows.agent import CheckpointStore, connect
-    from edl_workflows.agent.tensors import State, save
-    from edl_workflows.agent.two_stages import TwoStages
+    from edl_workflows.training import CheckpointStore, connect
+    from edl_workflows.training.checkpoints.tensors import State, save
+    from edl_workflows.training.checkpoints.two_stages import TwoStages
 
     job = connect()
     store = CheckpointStore(folder / "checkpoints")
@@ -195,8 +195,8 @@ def _program_of_arrays(folder: Path, mib: int, turns: int) -> None:
 def _program_of_tensorflow(folder: Path, mib: int, turns: int, *, async_save: bool) -> None:
     import tensorflow as tf
 
-    from edl_workflows.agent import connect
-    from edl_workflows.agent.tensorflow import Model, TrainingOptions, tf1, training
+    from edl_workflows.training import connect
+    from edl_workflows.training.frameworks.tensorflow import Model, TrainingOptions, tf1, training
 
     def build() -> Model:
         size = mib * 2**20 // TENSORS // 4

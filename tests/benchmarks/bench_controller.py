@@ -27,12 +27,12 @@ from typing import Any
 
 import yaml
 
-from edl_workflows.jobs import names
-from edl_workflows.kube import client
-from edl_workflows.kube.cache import ObjectChange
-from edl_workflows.kube.connect import Cluster, ClusterSource
-from edl_workflows.kube.informer import Informer
-from edl_workflows.kube.resources import ELASTIC_JOBS, PODS, Scope
+from edl_workflows.core.kubernetes import names
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.cache import ObjectChange
+from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
+from edl_workflows.runtime.kube.informer import Informer
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS, PODS, Scope
 from edl_workflows.testing import ApiServerProcess, api_server, free_port
 
 WORKERS = 3
@@ -86,7 +86,7 @@ def scrape(port: int) -> Scrape:
 def controller(server: ApiServerProcess, workers: int) -> Iterator[int]:
     """A controller in a process of its own; its metrics port."""
     port = free_port()
-    command = [sys.executable, "-m", "edl_workflows.cli", "controller", "run", "--all-namespaces"]
+    command = [sys.executable, "-m", "edl_workflows", "controller", "run", "--all-namespaces"]
     command += ["--kubeconfig", str(server.kubeconfig), "--no-leader-elect", "--workers", str(workers)]
     command += ["--metrics-port", str(port)]
     with (server.directory / "controller.log").open("ab") as log:
@@ -199,7 +199,7 @@ class Result:
 def measure(server: ApiServerProcess, jobs: int, workers: int) -> Result:
     """All jobs from nothing to Running, then a restart."""
     cluster = server.cluster()
-    for file in (package_files.files("edl_workflows.jobs") / "crds").iterdir():
+    for file in (package_files.files("edl_workflows.core.jobs") / "crds").iterdir():
         client.create(cluster, yaml.safe_load(file.read_text()))
     with controller(server, workers) as port:
         seconds = run_jobs(cluster, jobs)

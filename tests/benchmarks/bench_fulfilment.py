@@ -24,8 +24,8 @@ import time
 from dataclasses import asdict, dataclass, replace
 from random import Random
 
-from edl_workflows.scaling.paddle.fulfilment import FulfilmentJob
-from edl_workflows.scaling.paddle.nodes import FulfilmentNode
+from edl_workflows.core.scaling.paddle.fulfilment import FulfilmentJob
+from edl_workflows.core.scaling.paddle.nodes import FulfilmentNode
 from tests.property.test_fulfilment import Cluster, check_all, random_cluster
 
 SIZES = (100, 300, 1_000, 3_000, 10_000)

@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edl_workflows.agent import CheckpointStore, connect
-from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.core.protocol.cluster import CheckpointRef
+from edl_workflows.training import CheckpointStore, connect
 from tests.e2e.standalone import Standalone
 
 GOAL = 0.9

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import psutil
 
-from edl_workflows.jobs import names
+from edl_workflows.core.kubernetes import names
 from tests.e2e.pods import free_ports
 
 TOKEN = "bench-token"
@@ -144,7 +144,7 @@ def main() -> None:
             command = [
                 sys.executable,
                 "-m",
-                "edl_workflows.cli",
+                "edl_workflows.pipelines.cli",
                 "master",
                 "run",
                 "--standalone",

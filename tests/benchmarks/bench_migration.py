@@ -17,12 +17,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edl_workflows.jobs.scale_plan.model import ScalePlanPhase
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.jobs.scale_plan.model import ScalePlanPhase
 from edl_workflows.local import testing
-from edl_workflows.stages.delete import DELETE, DeleteRequest
-from edl_workflows.stages.identity import StageIdentity
-from edl_workflows.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
+from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
+from edl_workflows.pipelines.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
+from edl_workflows.pipelines.waiting.identity import StageIdentity
+from edl_workflows.runtime.kube.connect import Cluster
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 

@@ -29,16 +29,16 @@ from typing import Any
 
 import yaml
 
-from edl_workflows.exceptions import NotFoundError
-from edl_workflows.jobs import names
-from edl_workflows.jobs.kind import Kind
-from edl_workflows.jobs.kinds import KINDS
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube import client
-from edl_workflows.kube.cache import ObjectChange
-from edl_workflows.kube.connect import Cluster, ClusterSource
-from edl_workflows.kube.informer import Informer
-from edl_workflows.kube.resources import CRDS, PODS, SERVICE_ACCOUNTS, Scope
+from edl_workflows.core.exceptions import NotFoundError
+from edl_workflows.core.jobs.kind import Kind
+from edl_workflows.core.jobs.kinds import KINDS
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.kubernetes import names
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.cache import ObjectChange
+from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
+from edl_workflows.runtime.kube.informer import Informer
+from edl_workflows.runtime.kube.resources import CRDS, PODS, SERVICE_ACCOUNTS, Scope
 from edl_workflows.testing import api_server, free_port
 from tests.benchmarks.bench_controller import READY, answers, scrape, wait_for
 from tests.benchmarks.cluster import masters
@@ -213,7 +213,7 @@ def controller(folder: Path, kubeconfig: Path, kind: Kind) -> Iterator[int]:
     """A controller of one kind in a process of its own; its metrics port."""
     port = free_port()
     with_plans = f"{kind.name},ScalePlan" if kind.name == "ElasticJob" else kind.name
-    command = [sys.executable, "-m", "edl_workflows.cli", "controller", "run", "--no-leader-elect"]
+    command = [sys.executable, "-m", "edl_workflows", "controller", "run", "--no-leader-elect"]
     command += ["--kubeconfig", str(kubeconfig), "--namespace", namespace_of(kind), "--kinds", with_plans]
     command += ["--metrics-port", str(port)]
     with (folder / f"{kind.name}.log").open("wb") as log:
@@ -282,7 +282,7 @@ def _results(
 
 
 def _prepare(cluster: Cluster, kinds: list[Kind], embedded: bool) -> None:
-    for file in (package_files.files("edl_workflows.jobs") / "crds").iterdir():
+    for file in (package_files.files("edl_workflows.core.jobs") / "crds").iterdir():
         name = client.create(cluster, yaml.safe_load(file.read_text()))["metadata"]["name"]
         wait_for(partial(_established, cluster, name), 60)
     for kind in kinds:

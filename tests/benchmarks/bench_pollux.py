@@ -25,12 +25,12 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_workflows.scaling.policy import JobInfo, NodeInfo
-from edl_workflows.scaling.pollux.goodput import BatchLimits, GoodputModel, GradParams, PerfParams
-from edl_workflows.scaling.pollux.model import PolluxJob
-from edl_workflows.scaling.pollux.optimizer import allocation_worth, optimize_allocations, search_problem
-from edl_workflows.scaling.pollux.search import SearchProblem
-from edl_workflows.scaling.pollux.speedup import SpeedupTable
+from edl_workflows.core.scaling.policy import JobInfo, NodeInfo
+from edl_workflows.core.scaling.pollux.goodput import BatchLimits, GoodputModel, GradParams, PerfParams
+from edl_workflows.core.scaling.pollux.model import PolluxJob
+from edl_workflows.core.scaling.pollux.optimizer import allocation_worth, optimize_allocations, search_problem
+from edl_workflows.core.scaling.pollux.search import SearchProblem
+from edl_workflows.core.scaling.pollux.speedup import SpeedupTable
 
 GPUS = 4
 POPULATION = 100

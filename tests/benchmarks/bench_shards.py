@@ -26,12 +26,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from edl_workflows.agent.client import MasterClient
-from edl_workflows.exceptions import UnavailableError
-from edl_workflows.master.shards.dataset import ShardedDataset
-from edl_workflows.protocol.datasets import AckRequest, DatasetParams, LeaseRequest, LeaseState
-from edl_workflows.protocol.nodes import NodeRef, Registration
+from edl_workflows.core.exceptions import UnavailableError
+from edl_workflows.core.protocol.datasets import AckRequest, DatasetParams, LeaseRequest, LeaseState
+from edl_workflows.core.protocol.nodes import NodeRef, Registration
+from edl_workflows.services.master.shards.dataset import ShardedDataset
 from edl_workflows.testing import free_port
+from edl_workflows.training.client import MasterClient
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -133,7 +133,7 @@ def http_rate(batch: int, tasks: int) -> float:
     with tempfile.TemporaryDirectory(prefix="edl-bench-") as folder:
         port = free_port()
         command = [
-            sys.executable, "-m", "edl_workflows.cli", "master", "run", "--standalone", "--job", "bench",
+            sys.executable, "-m", "edl_workflows", "master", "run", "--standalone", "--job", "bench",
             "--nodes", f"worker={WORKERS}", "--port", str(port), "--state-dir", folder,
         ]  # fmt: skip
         log = Path(folder) / "master.log"

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from edl_workflows.scaling.pollux.goodput_fit import FitCache
+from edl_workflows.core.scaling.pollux.goodput_fit import FitCache
 from edl_workflows.simulator.cluster import SimulationSettings
 from edl_workflows.simulator.evaluation import COMPARED, LOAD_FOLDERS, WORKLOADS, read_evaluation
 from edl_workflows.simulator.metrics import RunMetrics

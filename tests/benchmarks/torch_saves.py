@@ -114,10 +114,10 @@ def peers_step(model: Layers) -> tuple[torch.optim.Optimizer, Callable[[], None]
 
 def run_ours(folder: Path, mib: int, saves: int) -> None:
     """The adapter of collective jobs, with one member."""
-    from edl_workflows.agent import connect
-    from edl_workflows.agent.environment import open_snapshots
-    from edl_workflows.agent.snapshots import SnapshotStage
-    from edl_workflows.agent.torch_collective import (
+    from edl_workflows.training import connect
+    from edl_workflows.training.checkpoints.snapshots import SnapshotStage
+    from edl_workflows.training.environment import open_snapshots
+    from edl_workflows.training.frameworks.torch_collective import (
         Dataset,
         TorchModel,
         TorchTraining,

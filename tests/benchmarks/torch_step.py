@@ -15,8 +15,9 @@ from torch import distributed
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from edl_workflows.agent.torch_collective import TorchModel, TorchTraining
-from edl_workflows.agent.world import Place, Wishes
+from edl_workflows.training.collective.regrouping import Place
+from edl_workflows.training.collective.world import Wishes
+from edl_workflows.training.frameworks.torch_collective import TorchModel, TorchTraining
 
 SIZE, WARM_UP = 2, 5
 WIDTH, CLASSES, BATCH = 1024, 10, 256

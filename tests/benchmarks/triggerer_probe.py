@@ -11,8 +11,8 @@ from typing import Any
 
 from airflow.triggers.base import TriggerEvent
 
-from edl_workflows.kube.connect import ClusterSource, RequestRecord
-from edl_workflows.triggers import elastic_job
+from edl_workflows.airflow import triggers as elastic_job
+from edl_workflows.runtime.kube.connect import ClusterSource, RequestRecord
 from tests.benchmarks.bench_airflow_logs import PROBE_VARIABLE
 
 SLEEP_SECONDS = 0.05

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import NAMESPACES
 from edl_workflows.local.testing import LocalCluster, Settings, cluster
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import NAMESPACES
 
 _FOLDER = Path(__file__).parent
 

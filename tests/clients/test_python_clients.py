@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.kube.connect import Cluster
 from edl_workflows.local.testing import LocalCluster
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.clients.environments import HERE, python_environment
 
 ENVIRONMENTS = {

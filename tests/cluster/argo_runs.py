@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edl_workflows.argo import catalog, runs
-from edl_workflows.argo.api import WORKFLOW_TEMPLATES, WORKFLOWS
-from edl_workflows.argo.nodes import nodes_of
-from edl_workflows.argo.step import WaitMode
-from edl_workflows.argo.workflows import TemplateOptions
-from edl_workflows.cli import crds
-from edl_workflows.demo.processes import Child
-from edl_workflows.kube import client, resources, transport
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.pipelines.argo import runs
+from edl_workflows.pipelines.argo.api import WORKFLOW_TEMPLATES, WORKFLOWS
+from edl_workflows.pipelines.argo.nodes import nodes_of
+from edl_workflows.pipelines.argo.templates import catalog
+from edl_workflows.pipelines.argo.templates.step import WaitMode
+from edl_workflows.pipelines.argo.templates.workflows import TemplateOptions
+from edl_workflows.pipelines.cli.services import crds
+from edl_workflows.runtime.kube import client, resources, transport
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.cluster.bed.bed import Bed
+from tests.demo.processes import Child
 
 T = TypeVar("T")
 SPEC = """\
@@ -231,7 +232,7 @@ def install(cluster: Cluster, products: tuple[str, ...]) -> None:
 def agent(bed: Bed, namespace: str, log: Path) -> Iterator[None]:
     """An agent for one namespace, as a process of this machine."""
     command = [
-        sys.executable, "-m", "edl_workflows.cli", "argo", "agent", "--kubeconfig", str(bed.kubeconfig),
+        sys.executable, "-m", "edl_workflows", "argo", "agent", "--kubeconfig", str(bed.kubeconfig),
         "--namespace", namespace, "--metrics-port", "0",
     ]  # fmt: skip
     child = Child("agent", command, os.environ, log)

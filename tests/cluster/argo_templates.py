@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.cluster.argo_runs import Argo, argo
 from tests.cluster.bed.bed import Bed
 

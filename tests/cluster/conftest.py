@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import NAMESPACES, SERVICE_ACCOUNTS
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import NAMESPACES, SERVICE_ACCOUNTS
 from tests.cluster.bed import build, lifecycle
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.components import default_site

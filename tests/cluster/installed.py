@@ -12,25 +12,25 @@ from typing import Any
 
 import yaml
 
-from edl_workflows.exceptions import EdlError, StageTimeoutError
-from edl_workflows.install import workloads
-from edl_workflows.install.admission import admission_policies
-from edl_workflows.install.manifests import installation_manifests
-from edl_workflows.install.options import InstallOptions, InstallPart, PullPolicy
-from edl_workflows.install.workloads import CONTAINER_SECURITY, MASTER_TEMPLATE, POD_SECURITY
-from edl_workflows.jobs import names
-from edl_workflows.jobs.crd import render_yaml
-from edl_workflows.jobs.kind import Kind
-from edl_workflows.kube import client, logs, resources, transport
-from edl_workflows.kube.connect import Cluster, ClusterSource
-from edl_workflows.kube.resources import Object, Scope
-from edl_workflows.stages import driver
-from edl_workflows.stages.goals import GoneGoal, Handle
-from edl_workflows.stages.results import Failed
+from edl_workflows.core.exceptions import EdlError, StageTimeoutError
+from edl_workflows.core.jobs.kind import Kind
+from edl_workflows.core.kubernetes import names
+from edl_workflows.pipelines.install import workloads
+from edl_workflows.pipelines.install.admission import admission_policies
+from edl_workflows.pipelines.install.crds import render_yaml
+from edl_workflows.pipelines.install.manifests import installation_manifests
+from edl_workflows.pipelines.install.options import InstallOptions, InstallPart, PullPolicy
+from edl_workflows.pipelines.install.workloads import CONTAINER_SECURITY, MASTER_TEMPLATE, POD_SECURITY
+from edl_workflows.pipelines.stages import driver
+from edl_workflows.pipelines.waiting.goals import GoneGoal, Handle
+from edl_workflows.pipelines.waiting.results import Failed
+from edl_workflows.runtime.kube import client, logs, resources, transport
+from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
+from edl_workflows.runtime.kube.resources import Object, Scope
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.components import PLAIN_RUNTIME
 from tests.cluster.bed.wait import until
-from tests.unit.jobs.network_policies import admits
+from tests.unit.core.jobs.network_policies import admits
 
 USER = 65532
 """Who the pods run as. The image of the bed's nodes has no user of its own, as a real one has."""
@@ -40,7 +40,7 @@ RBAC = "rbac.authorization.k8s.io/v1"
 READY_SECONDS = 240
 STEPS_FOR_EVER = """
 import time
-from edl_workflows.agent import connect
+from edl_workflows.training import connect
 
 with connect() as job:
     if job.node.type == "ps":
@@ -117,7 +117,7 @@ def job(
 ) -> dict[str, Any]:
     """An ElasticJob with one node a role that runs a Python program, in pods that a restricted namespace
     admits."""
-    command = [bed.python, "-m", "edl_workflows.cli", "agent", "run", "--", bed.python, "-c", program]
+    command = [bed.python, "-m", "edl_workflows", "agent", "run", "--", bed.python, "-c", program]
     return _job(name, restricted_pod(bed, command), roles)
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import httpx
 
-from edl_workflows.argo.api import GROUP, VERSION, WORKFLOWS
-from edl_workflows.jobs import names
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import ELASTIC_JOBS, Object, Scope
+from edl_workflows.core.kubernetes import names
+from edl_workflows.pipelines.argo.api import GROUP, VERSION, WORKFLOWS
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS, Object, Scope
 from edl_workflows.testing import free_port
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.wait import until
@@ -31,8 +31,15 @@ def agent(
     bed: Bed, namespace: str, point: str = "never", kubeconfig: Path | None = None
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """An agent's process for one namespace, which kills itself at a point of
-    `tests.unit.argo.agent.killed`."""
-    command = [sys.executable, "-m", "tests.unit.argo.agent.killed", point, "--namespace", namespace]
+    `tests.unit.pipelines.argo.agent.killed`."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.unit.pipelines.argo.agent.killed",
+        point,
+        "--namespace",
+        namespace,
+    ]
     port = free_port()
     command += [
         "--kubeconfig",

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.install import rbac
-from edl_workflows.install.admission import admission_policies
-from edl_workflows.install.manifests import installation_manifests
-from edl_workflows.install.options import InstallOptions
-from edl_workflows.jobs import names
-from edl_workflows.kube import client, resources
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.kubernetes import names
+from edl_workflows.pipelines.install import rbac
+from edl_workflows.pipelines.install.admission import admission_policies
+from edl_workflows.pipelines.install.manifests import installation_manifests
+from edl_workflows.pipelines.install.options import InstallOptions
+from edl_workflows.runtime.kube import client, resources
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.process import BedError
 from tests.cluster.bed.wait import until

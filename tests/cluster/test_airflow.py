@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.demo.airflow import Airflow
-from edl_workflows.demo.run import EVALUATE_TASK, TRAIN_DAG
-from edl_workflows.jobs.api import ApiResource
-from edl_workflows.jobs.elastic_job.model import ElasticJob, ElasticJobPhase
-from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
-from edl_workflows.kube import client, resources
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.jobs.elastic_job.model import ElasticJob, ElasticJobPhase
+from edl_workflows.core.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
+from edl_workflows.core.kubernetes.api import ApiResource
+from edl_workflows.runtime.kube import client, resources
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.cluster.bed.bed import Bed
 from tests.cluster.training import Place, place, stored_state
+from tests.demo.airflow import Airflow
+from tests.demo.run import EVALUATE_TASK, TRAIN_DAG
 from tests.e2e.records import RECORDS, TRAINING
 
 pytestmark = [

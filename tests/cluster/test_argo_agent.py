@@ -15,22 +15,22 @@ from typing import Any
 import pytest
 import yaml
 
-from edl_workflows.argo import steps
-from edl_workflows.argo.api import COMPLETED_LABEL, GROUP, WORKFLOW_TASK_SETS, WORKFLOWS
-from edl_workflows.argo.executor_plugin import PluginOptions, plugin_manifests
-from edl_workflows.argo.plugin_template import plugin_templates
-from edl_workflows.cli import crds
-from edl_workflows.jobs import names
-from edl_workflows.jobs.reported_text import inert_value
-from edl_workflows.jobs.trace_context import trace_id_of
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import ELASTIC_JOBS
-from edl_workflows.stages.outputs import MAX_WARNING
+from edl_workflows.core.kubernetes import names
+from edl_workflows.core.protocol.reported_text import inert_value
+from edl_workflows.core.protocol.trace_context import trace_id_of
+from edl_workflows.pipelines.argo.api import COMPLETED_LABEL, GROUP, WORKFLOW_TASK_SETS, WORKFLOWS
+from edl_workflows.pipelines.argo.executor_plugin import PluginOptions, plugin_manifests
+from edl_workflows.pipelines.argo.templates import steps
+from edl_workflows.pipelines.argo.templates.plugin_template import plugin_templates
+from edl_workflows.pipelines.cli.services import crds
+from edl_workflows.pipelines.waiting.outputs import MAX_WARNING
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.wait import until
 from tests.cluster.plugin_workflows import Argo, agent, job, submit, template
-from tests.unit.argo.agent.killed import POINTS
+from tests.unit.pipelines.argo.agent.killed import POINTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 GROUPS = ("Steps", "StepGroup", "Retry")
@@ -383,7 +383,7 @@ def agent_pods(bed: Bed) -> Iterator[None]:
 def test_executor_plugin_in_agent_pods(bed: Bed, cluster: Cluster, namespace: str, agent_pods: None) -> None:
     """Where the controller creates agent pods, our plugin runs in them: one step is served, and another one
     cancelled on stop."""
-    options = PluginOptions(bed.image, namespace, (bed.python, "-m", "edl_workflows.cli"))
+    options = PluginOptions(bed.image, namespace, (bed.python, "-m", "edl_workflows"))
     documents = list(plugin_manifests(options))
     sidecar = yaml.safe_load(documents[-1]["data"]["sidecar.container"])
     sidecar |= {"imagePullPolicy": "Never"}

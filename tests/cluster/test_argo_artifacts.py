@@ -11,16 +11,16 @@ import httpx
 import pytest
 from hera.workflows import Artifact, Container, Parameter, Steps, Workflow, models
 
-from edl_workflows.argo.api import WORKFLOW_TEMPLATES
-from edl_workflows.argo.artifacts import saved_artifact
-from edl_workflows.argo.serializer import to_manifest
-from edl_workflows.argo.step import WaitMode
-from edl_workflows.argo.workflows import ACCOUNT
-from edl_workflows.jobs import names
-from edl_workflows.jobs.trace_context import trace_id_of
-from edl_workflows.kube import client, resources
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import Scope
+from edl_workflows.core.kubernetes import names
+from edl_workflows.core.protocol.trace_context import trace_id_of
+from edl_workflows.pipelines.argo.api import WORKFLOW_TEMPLATES
+from edl_workflows.pipelines.argo.templates.artifacts import saved_artifact
+from edl_workflows.pipelines.argo.templates.serializer import to_manifest
+from edl_workflows.pipelines.argo.templates.step import WaitMode
+from edl_workflows.pipelines.argo.templates.workflows import ACCOUNT
+from edl_workflows.runtime.kube import client, resources
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import Scope
 from tests.argo.templates import example
 from tests.clients.environments import python_environment
 from tests.cluster.argo_runs import argo, create, named, until

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from edl_workflows.argo.step import WaitMode
-from edl_workflows.argo.workflows import ACCOUNT
-from edl_workflows.jobs.reported_text import inert_value
-from edl_workflows.kube import client, resources
+from edl_workflows.core.protocol.reported_text import inert_value
+from edl_workflows.pipelines.argo.templates.step import WaitMode
+from edl_workflows.pipelines.argo.templates.workflows import ACCOUNT
+from edl_workflows.runtime.kube import client, resources
 from tests.argo.templates import WAYS
 from tests.cluster.argo_runs import SPEC, Argo, until
 from tests.cluster.argo_templates import CHECKPOINT, here, role_spec

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 import yaml
 
-from edl_workflows.argo import schedules
-from edl_workflows.argo.api import (
+from edl_workflows.pipelines.argo.api import (
     CLUSTER_WORKFLOW_TEMPLATES,
     CRON_WORKFLOWS,
     WORKFLOW_TEMPLATES,
     WORKFLOWS,
 )
-from edl_workflows.argo.outputs import PARAMETERS
-from edl_workflows.argo.step import WaitMode
-from edl_workflows.argo.workflows import ACCOUNT
-from edl_workflows.cli import main
-from edl_workflows.kube import client, resources
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import Scope
+from edl_workflows.pipelines.argo.templates import schedules
+from edl_workflows.pipelines.argo.templates.outputs import PARAMETERS
+from edl_workflows.pipelines.argo.templates.step import WaitMode
+from edl_workflows.pipelines.argo.templates.workflows import ACCOUNT
+from edl_workflows.pipelines.cli import main
+from edl_workflows.runtime.kube import client, resources
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import Scope
 from tests.argo.templates import WAYS, example
 from tests.cluster.argo_runs import SPEC, Argo, DrivenJob, Run, argo, create, named, until
 from tests.cluster.argo_templates import CHECKPOINT, here, role_spec
@@ -248,8 +248,8 @@ def test_a_retried_plugin_step_makes_a_new_job(here: Argo) -> None:
 
 
 def _one_step(task: str, *, retries: int, **arguments: str) -> dict[str, Any]:
-    from edl_workflows.argo import steps
-    from edl_workflows.argo.plugin_template import plugin_templates
+    from edl_workflows.pipelines.argo.templates import steps
+    from edl_workflows.pipelines.argo.templates.plugin_template import plugin_templates
 
     (template,) = plugin_templates(steps.submit(retries=retries))
     values = [{"name": name, "value": value} for name, value in arguments.items()]

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.exceptions import InvalidError, NotFoundError
-from edl_workflows.jobs.kinds import kind_of
-from edl_workflows.kube import client, resources
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.exceptions import InvalidError, NotFoundError
+from edl_workflows.core.jobs.kinds import kind_of
+from edl_workflows.runtime.kube import client, resources
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.cluster.bed.wait import until
 from tests.cluster.training import Place
-from tests.unit.jobs import (
+from tests.unit.core.jobs import (
     test_di_job_model,
     test_pytorch_job_model,
     test_tf_job_model,

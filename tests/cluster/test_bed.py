@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from edl_workflows import __version__
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import NAMESPACES, PODS, SERVICES, Scope
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import NAMESPACES, PODS, SERVICES, Scope
 from tests.cluster.bed import build, kwok, lifecycle
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.components import Site

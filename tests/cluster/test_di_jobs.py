@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from edl_workflows.jobs.di_job.model import DIJobPhase
+from edl_workflows.core.jobs.di_job.model import DIJobPhase
 from tests.cluster.training import Place, container
 from tests.e2e.di_jobs import SLOW, DITraining, collectors_come_and_die, manifest
 

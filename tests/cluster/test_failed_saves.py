@@ -2,10 +2,10 @@
 
 import pytest
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube import client, events
-from edl_workflows.kube.resources import ELASTIC_JOBS
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.kubernetes import names
+from edl_workflows.runtime.kube import client, events
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS
 from tests.cluster.training import Place, container
 from tests.e2e.submitted import SubmittedJob
 
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 PROGRAM = """
 import errno, time
-from edl_workflows.agent import connect
+from edl_workflows.training import connect
 
 def save():
     raise OSError(errno.ENOSPC, "No space left on device")
@@ -31,7 +31,7 @@ def test_failed_saves_are_an_event_and_by_a_setting_the_end(here: Place) -> None
     """The job's master, with its own rights, writes an Event with the cause. After as many failures as the
     job allows, the job fails with that cause."""
     pod = container(here.bed)
-    agent = ["-m", "edl_workflows.cli", "agent", "run", "--", pod.python, "-c", PROGRAM]
+    agent = ["-m", "edl_workflows", "agent", "run", "--", pod.python, "-c", PROGRAM]
     template = {"spec": {"containers": [pod.runs(*agent)]}}
     roles = {"worker": {"replicas": 1, "template": template}}
     job = SubmittedJob.submit(

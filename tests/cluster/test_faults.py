@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.scale_plan.model import ScalePlanPhase
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages.identity import StageIdentity
-from edl_workflows.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
+from edl_workflows.core.jobs.scale_plan.model import ScalePlanPhase
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.kubernetes import names
+from edl_workflows.pipelines.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
+from edl_workflows.pipelines.waiting.identity import StageIdentity
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.cluster.bed.bed import Bed
 from tests.cluster.training import Place, PodJob, cordoned, cut, evict, place
 from tests.e2e.records import all_records, consumed, evaluate, trained

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.install import rbac
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.pipelines.install import rbac
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.cluster import image as images
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.components import PLAIN_RUNTIME

@@ -7,28 +7,28 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.argo.api import WORKFLOWS
-from edl_workflows.exceptions import ForbiddenError, InvalidError
-from edl_workflows.install import rbac
-from edl_workflows.install.manifests import installation_manifests
-from edl_workflows.install.options import InstallOptions, InstallPart
-from edl_workflows.jobs import names
-from edl_workflows.jobs.elastic_job.from_program import ProgramOptions, render_job
-from edl_workflows.jobs.elastic_job.program import TrainingProgram
-from edl_workflows.jobs.kinds import kind_of
-from edl_workflows.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec, ScalePlanPhase
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube import client, events, logs, resources
-from edl_workflows.kube.client import DeletionOptions
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import Object
-from edl_workflows.stages import ownership
-from edl_workflows.stages.delete import DELETE, DeleteRequest
-from edl_workflows.stages.identity import StageIdentity
-from edl_workflows.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
-from edl_workflows.stages.scale import SCALE, ScaleRequest
-from edl_workflows.stages.submit import SUBMIT, SubmitRequest
-from edl_workflows.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
+from edl_workflows.core.exceptions import ForbiddenError, InvalidError
+from edl_workflows.core.jobs.elastic_job.from_program import ProgramOptions, render_job
+from edl_workflows.core.jobs.elastic_job.program import TrainingProgram
+from edl_workflows.core.jobs.kinds import kind_of
+from edl_workflows.core.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec, ScalePlanPhase
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.kubernetes import names
+from edl_workflows.pipelines.argo.api import WORKFLOWS
+from edl_workflows.pipelines.install import rbac
+from edl_workflows.pipelines.install.manifests import installation_manifests
+from edl_workflows.pipelines.install.options import InstallOptions, InstallPart
+from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
+from edl_workflows.pipelines.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
+from edl_workflows.pipelines.stages.scale import SCALE, ScaleRequest
+from edl_workflows.pipelines.stages.submit import SUBMIT, SubmitRequest
+from edl_workflows.pipelines.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
+from edl_workflows.pipelines.waiting import ownership
+from edl_workflows.pipelines.waiting.identity import StageIdentity
+from edl_workflows.runtime.kube import client, events, logs, resources
+from edl_workflows.runtime.kube.client import DeletionOptions
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import Object
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.wait import until
 from tests.cluster.installed import (

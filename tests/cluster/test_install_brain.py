@@ -17,16 +17,16 @@ from typing import Any
 import httpx
 import pytest
 
-from edl_workflows.brain import auth
-from edl_workflows.install import workloads
-from edl_workflows.install.manifests import installation_manifests
-from edl_workflows.install.options import InstallOptions, InstallPart, PullPolicy
-from edl_workflows.jobs import names
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube import client, resources
-from edl_workflows.kube.client import DeletionOptions
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import Object, Scope
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.kubernetes import names
+from edl_workflows.pipelines.install import workloads
+from edl_workflows.pipelines.install.manifests import installation_manifests
+from edl_workflows.pipelines.install.options import InstallOptions, InstallPart, PullPolicy
+from edl_workflows.runtime.kube import client, resources
+from edl_workflows.runtime.kube.client import DeletionOptions
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import Object, Scope
+from edl_workflows.services.brain import auth
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.process import BedError
 from tests.cluster.bed.wait import until

@@ -9,24 +9,25 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.exceptions import ForbiddenError, NotFoundError
-from edl_workflows.install import rbac
-from edl_workflows.install.workloads import CONTAINER_SECURITY
-from edl_workflows.jobs import kinds
-from edl_workflows.jobs.api import DI_JOBS, POD_GROUPS, TF_JOBS, TRAINING_JOBS, ApiResource
-from edl_workflows.jobs.pytorch_job.model import PYTORCH_JOBS
-from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube import client, resources
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import Object
-from edl_workflows.stages import driver, ownership
-from edl_workflows.stages.delete import DELETE, DeleteRequest
-from edl_workflows.stages.description import R, StageSpec
-from edl_workflows.stages.identity import StageIdentity
-from edl_workflows.stages.scale import SCALE, ScaleRequest
-from edl_workflows.stages.submit import SUBMIT, SubmitRequest
-from edl_workflows.stages.wait import WAIT, WaitRequest
+from edl_workflows.core.exceptions import ForbiddenError, NotFoundError
+from edl_workflows.core.jobs import kinds
+from edl_workflows.core.jobs.pytorch_job.model import PYTORCH_JOBS
+from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.kubernetes.api import DI_JOBS, POD_GROUPS, TF_JOBS, TRAINING_JOBS, ApiResource
+from edl_workflows.pipelines.install import rbac
+from edl_workflows.pipelines.install.workloads import CONTAINER_SECURITY
+from edl_workflows.pipelines.stages import driver
+from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
+from edl_workflows.pipelines.stages.description import R, StageSpec
+from edl_workflows.pipelines.stages.scale import SCALE, ScaleRequest
+from edl_workflows.pipelines.stages.submit import SUBMIT, SubmitRequest
+from edl_workflows.pipelines.stages.wait import WAIT, WaitRequest
+from edl_workflows.pipelines.waiting import ownership
+from edl_workflows.pipelines.waiting.identity import StageIdentity
+from edl_workflows.runtime.kube import client, resources
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import Object
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.wait import until
 from tests.cluster.installed import (

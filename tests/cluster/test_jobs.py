@@ -5,14 +5,14 @@ import time
 
 import pytest
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube import client, resources
-from edl_workflows.stages.delete import DELETE, DeleteRequest
-from edl_workflows.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
-from edl_workflows.stages.scale import SCALE, ScaleRequest
-from edl_workflows.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
+from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.kubernetes import names
+from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
+from edl_workflows.pipelines.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
+from edl_workflows.pipelines.stages.scale import SCALE, ScaleRequest
+from edl_workflows.pipelines.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
+from edl_workflows.runtime.kube import client, resources
 from tests.cluster.training import Place
 from tests.e2e.records import all_records, consumed, evaluate, trained
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.exceptions import ForbiddenError
-from edl_workflows.install import rbac
-from edl_workflows.install.manifests import installation_manifests
-from edl_workflows.install.options import InstallOptions, InstallPart
-from edl_workflows.jobs import names
-from edl_workflows.jobs.elastic_job import pods
-from edl_workflows.jobs.kinds import KINDS
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.exceptions import ForbiddenError
+from edl_workflows.core.jobs.elastic_job import pods
+from edl_workflows.core.jobs.kinds import KINDS
+from edl_workflows.core.kubernetes import names
+from edl_workflows.pipelines.install import rbac
+from edl_workflows.pipelines.install.manifests import installation_manifests
+from edl_workflows.pipelines.install.options import InstallOptions, InstallPart
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.wait import until
 from tests.cluster.installed import RBAC, account_of, apply

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.jobs.api import TF_JOBS
-from edl_workflows.jobs.kubeflow.model import KubeflowPhase
-from edl_workflows.kube import client
-from edl_workflows.kube.resources import PODS
+from edl_workflows.core.jobs.kubeflow.model import KubeflowPhase
+from edl_workflows.core.kubernetes.api import TF_JOBS
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.resources import PODS
 from tests.cluster.training import Place, container
 from tests.e2e.tf_jobs import MirroredTraining, TfTraining
 

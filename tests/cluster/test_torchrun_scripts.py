@@ -3,8 +3,8 @@ Lightning."""
 
 import pytest
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.view import JobPhase
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.kubernetes import names
 from tests.cluster.training import Place, container
 from tests.e2e.torchrun_jobs import SCRIPTS, TorchrunJob, assert_progress
 

@@ -15,14 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
-from edl_workflows.cli import crds
-from edl_workflows.demo.processes import Child
-from edl_workflows.exceptions import EdlError
-from edl_workflows.jobs import names
-from edl_workflows.kube import client, logs, resources, transport
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.master.state.stored_state import StoredState
+from edl_workflows.core.exceptions import EdlError
+from edl_workflows.core.kubernetes import names
+from edl_workflows.pipelines.cli.services import crds
+from edl_workflows.runtime.kube import client, logs, resources, transport
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.services.master.state.stored_state import StoredState
 from tests.cluster.bed.bed import Bed
+from tests.demo.processes import Child
 from tests.e2e.records import HELD, SHARD
 from tests.e2e.submitted import Container, SubmittedJob, Training
 
@@ -124,11 +124,11 @@ class Controllers:
     def __init__(self, bed: Bed, cluster: Cluster, logs: Path) -> None:
         self._cluster = cluster
         self._logs = logs
-        master = container(bed).runs("-m", "edl_workflows.cli", "master", "run")
+        master = container(bed).runs("-m", "edl_workflows", "master", "run")
         template = logs / "master.yaml"
         template.write_text(json.dumps({"spec": {"containers": [master]}}))
         self._command = [
-            sys.executable, "-m", "edl_workflows.cli", "controller", "run", "--kubeconfig",
+            sys.executable, "-m", "edl_workflows", "controller", "run", "--kubeconfig",
             str(bed.kubeconfig),
             "--namespace", cluster.namespace, "--metrics-port", "0", "--master-template", str(template),
         ]  # fmt: skip

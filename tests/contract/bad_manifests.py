@@ -4,8 +4,8 @@ import copy
 import json
 from typing import Any
 
-from edl_workflows.jobs import names
-from edl_workflows.kube.resources import Object
+from edl_workflows.core.kubernetes import names
+from edl_workflows.runtime.kube.resources import Object
 
 DEPTH = 9
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(

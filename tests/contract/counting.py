@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from edl_workflows.agent import CheckpointStore, connect
-from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.core.protocol.cluster import CheckpointRef
+from edl_workflows.training import CheckpointStore, connect
 
 folder, records, seconds = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 job = connect()

@@ -13,8 +13,7 @@ import pytest
 import yaml
 from airflow.sdk.exceptions import AirflowFailException
 
-from edl_workflows.cli import main as run
-from edl_workflows.exceptions import (
+from edl_workflows.core.exceptions import (
     ConflictError,
     EdlError,
     InvalidError,
@@ -22,10 +21,7 @@ from edl_workflows.exceptions import (
     NotFoundError,
     UnavailableError,
 )
-from edl_workflows.jobs import names
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import CONFIG_MAPS, ELASTIC_JOBS, PODS, SCALE_PLANS, SECRETS, Object, Scope
+from edl_workflows.core.kubernetes import names
 from edl_workflows.local.testing import LocalCluster, Settings, cluster
 from edl_workflows.operators.base import StageOperator
 from edl_workflows.operators.elastic_job import (
@@ -34,6 +30,18 @@ from edl_workflows.operators.elastic_job import (
     SuspendElasticJobOperator,
 )
 from edl_workflows.operators.scale_plan import ScaleElasticJobOperator
+from edl_workflows.pipelines.cli import main as run
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import (
+    CONFIG_MAPS,
+    ELASTIC_JOBS,
+    PODS,
+    SCALE_PLANS,
+    SECRETS,
+    Object,
+    Scope,
+)
 from edl_workflows.testing import free_port
 from tests.contract.bad_manifests import MANIFESTS, OF_FILES, job, text_of
 from tests.contract.reported_errors import connection, executed, one_line

@@ -24,9 +24,11 @@ sys.meta_path.insert(0, Block())
 @pytest.mark.parametrize(
     "code",
     [
-        pytest.param("import edl_workflows.agent", id="library"),
-        pytest.param("from edl_workflows.cli import main; main(['agent', 'run', '--help'])", id="command"),
-        pytest.param("import edl_workflows.jobs.kinds, edl_workflows.protocol.nodes", id="models"),
+        pytest.param("import edl_workflows.training", id="library"),
+        pytest.param(
+            "from edl_workflows.pipelines.cli import main; main(['agent', 'run', '--help'])", id="command"
+        ),
+        pytest.param("import edl_workflows.core.jobs.kinds, edl_workflows.core.protocol.nodes", id="models"),
     ],
 )
 def test_base_install_is_enough(code: str) -> None:

@@ -10,13 +10,13 @@ import schemathesis
 from hypothesis import given
 from schemathesis.generation import GenerationMode
 
-from edl_workflows.brain.app import create_app
-from edl_workflows.brain.planner import PlannerProcess
-from edl_workflows.brain.service import BrainApi
-from edl_workflows.brain.store.store import BrainStore
+from edl_workflows.services.brain.app import create_app
+from edl_workflows.services.brain.planner import PlannerProcess
+from edl_workflows.services.brain.service import BrainApi
+from edl_workflows.services.brain.store.store import BrainStore
 from tests.contract.openapi import KEPT, SETTINGS
-from tests.unit.brain import support
-from tests.unit.brain.support import OPERATOR, OTHER, TEAM, Api, facts_json, sample_json
+from tests.unit.services.brain import support
+from tests.unit.services.brain.support import OPERATOR, OTHER, TEAM, Api, facts_json, sample_json
 
 shared = support.shared
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from edl_workflows.agent.checkpoints import CheckpointStore
-from edl_workflows.cli import main as run
-from edl_workflows.exceptions import JobFailedError
-from edl_workflows.jobs import names
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import ELASTIC_JOBS, PODS, Object, Scope
+from edl_workflows.core.exceptions import JobFailedError
+from edl_workflows.core.kubernetes import names
 from edl_workflows.local.testing import LocalCluster, Settings, cluster
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
+from edl_workflows.pipelines.cli import main as run
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS, PODS, Object, Scope
+from edl_workflows.training.checkpoints.checkpoints import CheckpointStore
 from tests.contract.reported_errors import connection, executed
 from tests.unit.local.support import eventually
 
@@ -43,7 +43,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 def manifest(name: str, folder: Path, seconds: float = 0.0) -> Object:
     """A job of one worker that counts; so long for each step."""
-    agent = [sys.executable, "-m", "edl_workflows.agent", "run", "--"]
+    agent = [sys.executable, "-m", "edl_workflows", "agent", "run", "--"]
     container = {
         "name": "main",
         "image": "none",

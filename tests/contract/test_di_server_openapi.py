@@ -9,16 +9,16 @@ import schemathesis
 from hypothesis import given
 from schemathesis.generation import GenerationMode
 
-from edl_workflows.di_server.app import create_app
-from edl_workflows.di_server.guard import Admission, RateLimit
-from edl_workflows.di_server.server import DiServer, ServerOptions
-from edl_workflows.di_server.service import DiService
-from edl_workflows.jobs.api import DI_JOBS
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.kubernetes.api import DI_JOBS
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.services.di_server.app import create_app
+from edl_workflows.services.di_server.guard import Admission, RateLimit
+from edl_workflows.services.di_server.server import DiServer, ServerOptions
+from edl_workflows.services.di_server.service import DiService
 from tests.airflow import support
 from tests.contract.openapi import KEPT, SETTINGS
-from tests.unit.di_server.support import ADMIN, HTTP, create, eventually_ready, task
+from tests.unit.services.di_server.support import ADMIN, HTTP, create, eventually_ready, task
 
 cluster, server = support.cluster, support.server
 

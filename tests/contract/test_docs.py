@@ -12,17 +12,17 @@ import pytest
 import typer
 import yaml
 
-from edl_workflows.agent import __main__ as agent
-from edl_workflows.cli.root import app
-from edl_workflows.jobs import names
-from edl_workflows.jobs.kinds import kind_of
-from edl_workflows.master.app import create_app
-from edl_workflows.master.master import Master
-from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.settings import JobSettings
-from edl_workflows.master.store import FileStore
-from edl_workflows.protocol import addresses
-from edl_workflows.stages.catalog import STAGES
+from edl_workflows.core.jobs.kinds import kind_of
+from edl_workflows.core.kubernetes import names
+from edl_workflows.pipelines.cli.root import app
+from edl_workflows.pipelines.stages.catalog import STAGES
+from edl_workflows.services.agent import command as agent
+from edl_workflows.services.master.app import create_app
+from edl_workflows.services.master.master import Master
+from edl_workflows.services.master.state.job import JobState
+from edl_workflows.services.master.state.settings import JobSettings
+from edl_workflows.services.master.store import FileStore
+from edl_workflows.training import addresses
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -112,23 +112,54 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_call_of_the_master_is_listed(tmp_path: Path) -> None:
-    """The architecture page lists the calls of the master's API, and no others."""
+    """The page about the master's API lists its calls, and no others."""
     master = Master(JobState(JobSettings("job", "default", {})), FileStore(tmp_path / "state"))
     routes = create_app(master, "token").openapi()["paths"]
     served = {f"{method.upper()} {path}" for path, methods in routes.items() for method in methods}
-    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
+    page = (ROOT / "docs" / "reference" / "master-api.md").read_text()
 
-    listed = set(re.findall(r"`((?:GET|POST) /[^`]*)`", page.split("## HTTP API of the master")[1]))
+    listed = set(re.findall(r"^\| `((?:GET|POST) /[^`]*)`", page, re.MULTILINE))
     assert {re.sub(r"{\w+}", "{}", call) for call in listed} == {
         re.sub(r"{\w+}", "{}", call) for call in served
     }
+
+
+@pytest.mark.parametrize("page", ["explanation/architecture.md", "reference/glossary.md"])
+def test_the_map_and_the_glossary_name_existing_files(page: str) -> None:
+    """Each path of a file or a folder on the map of the code and in the glossary exists."""
+    text = (ROOT / "docs" / page).read_text().split("## The packages")[0]
+    paths = re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", text)
+    assert len(paths) > 40
+
+    missing = [
+        path for path in paths if not any((root / path).exists() for root in (ROOT, ROOT / "edl_workflows"))
+    ]
+    assert not missing
+
+
+def test_the_map_lists_every_package() -> None:
+    """The map's table of packages has a row for each folder of the package."""
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
+    packages = {init.parent.name for init in (ROOT / "edl_workflows").glob("*/__init__.py")}
+
+    rows = re.findall(r"^\| ((?:`\w+/`(?:, )?)+) \|", page, re.MULTILINE)
+    assert packages <= set(re.findall(r"`(\w+)/`", " ".join(rows)))
+
+
+def test_the_glossary_defines_each_word_once() -> None:
+    """The glossary has one row for each word, in alphabetical order, in lower case."""
+    page = (ROOT / "docs" / "reference" / "glossary.md").read_text()
+    words = re.findall(r"^\| ([^|`]+?) \| [^|]+ \| [^|]+ \|$", page, re.MULTILINE)[1:]
+
+    assert len(words) > 60
+    assert words == sorted({word.lower() for word in words})
 
 
 def test_every_metric_is_listed() -> None:
     """The metrics page lists each metric of controller, master and Brain."""
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     code = "".join(
-        (ROOT / "edl_workflows" / part / "metrics.py").read_text()
+        (ROOT / "edl_workflows" / "services" / part / "metrics.py").read_text()
         for part in ("brain", "controller", "master")
     )
 

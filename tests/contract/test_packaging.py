@@ -1,12 +1,15 @@
 """What is shipped is what is in the tree: most packaging mistakes are silent."""
 
+import os
 import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = {".py", ".yaml", ".yml", ".json", ".jsonl", ".typed", ".html", ".css", ".js", ".svg"}
@@ -70,7 +73,54 @@ def test_wheel_names_the_airflow_provider(built: Path) -> None:
         text = archive.read(name).decode()
 
     assert "provider_info = edl_workflows.get_provider_info:get_provider_info" in text
-    assert "edl = edl_workflows.cli:main" in text
+    assert "edl = edl_workflows.pipelines.cli:main" in text
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what `pip install` of the wheel without extras brings, and no other package."""
+    folder = tmp_path_factory.mktemp("installed")
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    (own,) = Distribution.discover(path=[str(folder)])
+    needed = list(own.requires or ())
+    while needed:
+        requirement = Requirement(needed.pop())
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        found = distribution(requirement.name)
+        for name in {Path(file).parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            if not (folder / name).exists():
+                (folder / name).symlink_to(Path(str(found.locate_file(name))))
+        needed += found.requires or ()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "prints"),
+    [
+        pytest.param(["-S"], ["agent", "--help"], "usage: edl agent", id="the agent, without extras"),
+        pytest.param(["-S"], ["agent", "run", "--help"], "--nproc-per-node", id="its command"),
+        pytest.param([], ["--version"], "edl 0.1.0", id="the command line, with extras"),
+    ],
+)
+def test_installed_wheel_runs(installed: Path, options: list[str], arguments: list[str], prints: str) -> None:
+    """The wheel's command runs where only the wheel is: no module or data file comes from the checkout."""
+    (own,) = Distribution.discover(path=[str(installed)], name="edl-workflows")
+    (script,) = own.entry_points.select(group="console_scripts", name="edl")
+    code = f"import sys; from {script.module} import {script.attr}; sys.exit({script.attr}(sys.argv[1:]))"
+    run = subprocess.run(
+        [sys.executable, *options, "-c", code, *arguments],
+        cwd=installed,
+        env={**os.environ, "PYTHONPATH": str(installed)},  # before the checkout, which -S leaves out
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+    assert run.returncode == 0, run.stderr
+    assert prints in run.stdout
 
 
 def test_folders_refuse_their_bare_names() -> None:

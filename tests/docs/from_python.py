@@ -1,6 +1,6 @@
 """Training from Python: the excerpts of docs/how-to/run-your-own-script.md."""
 
-from edl_workflows.client import train
+from edl_workflows.pipelines.client import train
 
 
 def double(rate: float, steps: int) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from edl_workflows.agent.tensor_parts import load_checkpoint
+from edl_workflows.training.checkpoints.tensor_parts import load_checkpoint
 
 
 def read_weights(uri: str) -> np.ndarray:

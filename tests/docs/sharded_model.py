@@ -6,8 +6,8 @@ from collections.abc import Iterable
 import torch
 from torch.distributed.fsdp import fully_shard
 
-from edl_workflows.agent.job import Job
-from edl_workflows.agent.torch_replica import ReplicaGroup, join_replica_group
+from edl_workflows.training.frameworks.torch_replica import ReplicaGroup, join_replica_group
+from edl_workflows.training.job import Job
 
 
 def shard(job: Job, model: torch.nn.Module, blocks: Iterable[torch.nn.Module], device: str) -> ReplicaGroup:

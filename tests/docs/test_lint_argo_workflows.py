@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from edl_workflows.argo.lint import check
+from edl_workflows.pipelines.argo.lint import check
 from tests.argo.lint.cases import SHOW, steps, templates
 
 

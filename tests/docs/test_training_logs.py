@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from edl_workflows.jobs import names
+from edl_workflows.core.kubernetes import names
 
 
 def test_a_programs_lines_say_whose_they_are() -> None:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from edl_workflows.agent.torch_data import ElasticDataLoader
-from edl_workflows.agent.world import World
+from edl_workflows.training.collective.world import World
+from edl_workflows.training.data.torch_data import ElasticDataLoader
 
 
 def train(run: World, records: Any) -> None:

@@ -3,8 +3,8 @@
 import logging
 from types import SimpleNamespace
 
-from edl_workflows.agent.environment import NodeEnvironment
-from edl_workflows.agent.logs import json_lines
+from edl_workflows.training.environment import NodeEnvironment
+from edl_workflows.training.logs import json_lines
 
 job = SimpleNamespace(environment=NodeEnvironment.read(), version=3)
 

@@ -9,17 +9,17 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import psutil
 
-from edl_workflows.jobs.kind import Kind
-from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
-from edl_workflows.jobs.status import Job
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages import driver
-from edl_workflows.stages.description import R, StageSpec
-from edl_workflows.stages.identity import StageIdentity
-from edl_workflows.stages.outputs import Outputs
-from edl_workflows.stages.scale import SCALE, ScaleRequest
-from edl_workflows.stages.submit import SUBMIT, SubmitRequest
+from edl_workflows.core.jobs.kind import Kind
+from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec
+from edl_workflows.core.jobs.status import Job
+from edl_workflows.pipelines.stages import driver
+from edl_workflows.pipelines.stages.description import R, StageSpec
+from edl_workflows.pipelines.stages.scale import SCALE, ScaleRequest
+from edl_workflows.pipelines.stages.submit import SUBMIT, SubmitRequest
+from edl_workflows.pipelines.waiting.identity import StageIdentity
+from edl_workflows.pipelines.waiting.outputs import Outputs
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
 
 JobT = TypeVar("JobT", bound=Job)
 

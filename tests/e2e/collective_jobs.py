@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlan, ScalePlanPhase
-from edl_workflows.stages.scale import SCALE, ScaleRequest
+from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlan, ScalePlanPhase
+from edl_workflows.core.kubernetes import names
+from edl_workflows.pipelines.stages.scale import SCALE, ScaleRequest
 from tests.e2e.records import consumed
 from tests.e2e.submitted import Container, SubmittedJob
 
@@ -57,7 +57,7 @@ class CollectiveTraining:
 
     def manifest(self, name: str) -> dict[str, Any]:
         """The job."""
-        run = ("-m", "edl_workflows.cli", "agent", "run", *self.agent_options)
+        run = ("-m", "edl_workflows", "agent", "run", *self.agent_options)
         agent = (*run, "--", self.python, str(self.program))
         options = ("--epochs", str(self.epochs), "--step-delay", str(self.delay))
         main = self.container.runs(*agent, str(self.folder), *options)

@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.elastic_job.policies import FaultTolerance
-from edl_workflows.master import server
-from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, RoleSettings, Timeouts
+from edl_workflows.core.jobs.elastic_job.policies import FaultTolerance
+from edl_workflows.core.kubernetes import names
+from edl_workflows.services.master import server
+from edl_workflows.services.master.standalone import parse_nodes
+from edl_workflows.services.master.state.settings import JobSettings, RendezvousLimits, RoleSettings, Timeouts
 from tests.e2e.pods import IDS, JOB, NAMESPACE
 from tests.e2e.standalone import TOKEN, Standalone
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_workflows.agent import CheckpointStore, Job
-from edl_workflows.agent.checkpoint_parts import STATE_FILE
-from edl_workflows.agent.tensors import load
-from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.core.protocol.cluster import CheckpointRef
+from edl_workflows.training import CheckpointStore, Job
+from edl_workflows.training.checkpoints.checkpoint_parts import STATE_FILE
+from edl_workflows.training.checkpoints.tensors import load
 
 RECORDS, EPOCHS = 1500, 6
 COUNTS = "counts"

@@ -14,10 +14,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from edl_workflows.agent import Job, connect
-from edl_workflows.jobs import names
-from edl_workflows.protocol import addresses
-from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.core.kubernetes import names
+from edl_workflows.core.protocol.cluster import CheckpointRef
+from edl_workflows.training import Job, addresses, connect
 from tests.e2e.counting import (
     COUNTS,
     EPOCHS,

@@ -5,12 +5,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from edl_workflows.jobs.api import DI_JOBS
-from edl_workflows.jobs.di_job.kind import DI_JOB
-from edl_workflows.jobs.di_job.model import MAIN_CONTAINER, DIJob, DIJobPhase
-from edl_workflows.jobs.di_job.pods import JOB_LABEL, RANK
-from edl_workflows.kube import client, resources
-from edl_workflows.kube.resources import Scope
+from edl_workflows.core.jobs.di_job.kind import DI_JOB
+from edl_workflows.core.jobs.di_job.model import MAIN_CONTAINER, DIJob, DIJobPhase
+from edl_workflows.core.jobs.di_job.pods import JOB_LABEL, RANK
+from edl_workflows.core.kubernetes.api import DI_JOBS
+from edl_workflows.runtime.kube import client, resources
+from edl_workflows.runtime.kube.resources import Scope
 from tests.e2e.any_job import AnyJob, kill_processes
 from tests.e2e.submitted import Container
 

@@ -7,8 +7,8 @@ import threading
 import time
 from pathlib import Path
 
-from edl_workflows.agent import CheckpointStore, connect
-from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.core.protocol.cluster import CheckpointRef
+from edl_workflows.training import CheckpointStore, connect
 
 RECORDS = 4000
 

@@ -11,7 +11,7 @@ sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / 
 import train_hugging_face as example  # type: ignore[import-not-found]  # of the example
 from transformers import Trainer
 
-from edl_workflows.agent.hugging_face import TrainingOptions, connect, make_elastic
+from edl_workflows.training.frameworks.hugging_face import TrainingOptions, connect, make_elastic
 from tests.e2e.noted_records import note_records, print_steps
 from tests.e2e.torchrun_hugging_face import Resting
 

@@ -19,17 +19,17 @@ from typing import Any, Literal
 import httpx
 import psutil
 
-from edl_workflows.demo.airflow import Airflow
-from edl_workflows.demo.processes import Child
-from edl_workflows.exceptions import EdlError
-from edl_workflows.hooks.task_object import OBJECT_KEY
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import Object, Scope
+from edl_workflows.airflow.hooks.task_object import OBJECT_KEY
+from edl_workflows.core.exceptions import EdlError
 from edl_workflows.local import testing
-from edl_workflows.stages.identity import OWNER_ANNOTATION
-from edl_workflows.stages.ownership import annotation_of, resource_of
+from edl_workflows.pipelines.waiting.identity import OWNER_ANNOTATION
+from edl_workflows.pipelines.waiting.ownership import annotation_of, resource_of
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import Object, Scope
 from tests.airflow.lineage_events import read_events
+from tests.demo.airflow import Airflow
+from tests.demo.processes import Child
 
 SECONDS = 600.0
 """For a state to come about: a few seconds on an idle machine, minutes on a busy one."""

@@ -22,12 +22,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from edl_workflows.exceptions import EdlError
-from edl_workflows.jobs import names
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.exceptions import EdlError
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.kubernetes import names
 from edl_workflows.local import testing
-from edl_workflows.stages.delete import DELETE, DeleteRequest
+from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.e2e.kills import VICTIMS, Counting, CountingJob, Kind, Victim
 
 MOST_KILLS = 4

@@ -11,14 +11,14 @@ from typing import Any
 
 import psutil
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube import client, events, resources
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages.identity import StageIdentity
-from edl_workflows.stages.scale import SCALE, ScaleRequest
+from edl_workflows.core.jobs.elastic_job.model import ElasticJob
+from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.kubernetes import names
+from edl_workflows.pipelines.stages.scale import SCALE, ScaleRequest
+from edl_workflows.pipelines.waiting.identity import StageIdentity
+from edl_workflows.runtime.kube import client, events, resources
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.e2e.counting import EPOCHS, RECORDS, Holds, final, read_counts
 from tests.e2e.counting_servers import BATCH, SHARD
 from tests.e2e.submitted import Container, SubmittedJob
@@ -104,7 +104,7 @@ class Counting:
     def manifest(self, name: str) -> dict[str, Any]:
         """The job."""
         program = FOLDER / f"counting_{self.kind}.py"
-        agent = ("-m", "edl_workflows.cli", "agent", "run", "--", self.container.python)
+        agent = ("-m", "edl_workflows", "agent", "run", "--", self.container.python)
         options = ("--step-delay", str(self.delay))
         main = self.container.runs(*agent, str(program), str(self.folder), *options)
         main["volumeMounts"] = [{"name": "work", "mountPath": str(self.folder)}]

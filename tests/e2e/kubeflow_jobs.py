@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from edl_workflows.jobs.kubeflow.model import KubeflowJob, KubeflowPhase, ReplicaRestarts
+from edl_workflows.core.jobs.kubeflow.model import KubeflowJob, KubeflowPhase, ReplicaRestarts
 from tests.e2e.any_job import AnyJob
 from tests.e2e.submitted import Container
 

@@ -9,7 +9,7 @@ sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / 
 
 import train_lightning as example  # type: ignore[import-not-found]  # of the example
 
-from edl_workflows.agent.lightning import ElasticStrategy, TrainingOptions, connect
+from edl_workflows.training.frameworks.lightning import ElasticStrategy, TrainingOptions, connect
 from tests.e2e.noted_records import note_records, print_steps
 from tests.e2e.torchrun_lightning import Resting
 

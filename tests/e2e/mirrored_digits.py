@@ -9,8 +9,8 @@ sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / 
 import digits  # type: ignore[import-not-found]  # of the example
 import train_digits_allreduce  # type: ignore[import-not-found]  # of the example
 
-from edl_workflows.agent import connect
-from edl_workflows.agent.tensorflow_collective import Dataset, TrainingOptions, training
+from edl_workflows.training import connect
+from edl_workflows.training.frameworks.tensorflow_collective import Dataset, TrainingOptions, training
 from tests.e2e.noted_steps import make_parser, train_and_note
 
 BATCH_SIZE = 16

@@ -16,11 +16,12 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "dags" / "training"))
 import digits  # type: ignore[import-not-found]  # of the example
 import train_digits_allreduce  # type: ignore[import-not-found]  # of the example
 
-from edl_workflows.agent import tensors
-from edl_workflows.agent.checkpoint_parts import STATE_FILE
-from edl_workflows.agent.sampler import Dataset, ElasticSampler
-from edl_workflows.agent.tensorflow_collective import MirroredTraining
-from edl_workflows.agent.world import Place, Wishes
+from edl_workflows.training.checkpoints import tensors
+from edl_workflows.training.checkpoints.checkpoint_parts import STATE_FILE
+from edl_workflows.training.collective.regrouping import Place
+from edl_workflows.training.collective.world import Wishes
+from edl_workflows.training.data.sampler import Dataset, ElasticSampler
+from edl_workflows.training.frameworks.tensorflow_collective import MirroredTraining
 
 MOST = 3
 

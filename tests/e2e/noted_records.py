@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from edl_workflows.agent.job import Job
+from edl_workflows.training.job import Job
 
 
 def note_records(job: Job, folder: Path, epoch: int, step: int, records: Sequence[int]) -> None:

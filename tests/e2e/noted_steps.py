@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from edl_workflows.agent import Job
-from edl_workflows.agent.world import World
+from edl_workflows.training import Job
+from edl_workflows.training.collective.world import World
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:

@@ -12,10 +12,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from edl_workflows.agent.snapshots import SHARED_MEMORY
-from edl_workflows.jobs import names
+from edl_workflows.core.kubernetes import names
+from edl_workflows.core.protocol.addresses import PORT_VARIABLE_PREFIX, SERVICE_MAP_VARIABLE
 from edl_workflows.local.network.host_ports import HostPorts
-from edl_workflows.protocol import addresses
+from edl_workflows.training.checkpoints.snapshots import SHARED_MEMORY
 
 JOB = "demo"
 NAMESPACE = "default"
@@ -67,7 +67,7 @@ class Pods:
         )
         self.env = {
             **os.environ,
-            addresses.SERVICE_MAP_VARIABLE: str(self._map),
+            SERVICE_MAP_VARIABLE: str(self._map),
             names.ENV_MASTER_ADDR: master,
             names.ENV_JOB_TOKEN: token,
             names.ENV_JOB_NAME: JOB,
@@ -87,10 +87,10 @@ class Pods:
             names.ENV_NODE_RANK: str(rank),
         }
         for which, port in enumerate((*names.NODE_PORTS[kind], names.AGENT_PORT)):
-            env[f"{addresses.PORT_VARIABLE_PREFIX}{port}"] = str(self._ports[kind, node_id, which])
+            env[f"{PORT_VARIABLE_PREFIX}{port}"] = str(self._ports[kind, node_id, which])
         with (self.folder / f"{kind}-{node_id}.log").open("wb") as log:
             self._agents[f"{kind}-{node_id}"] = subprocess.Popen(
-                [sys.executable, "-m", "edl_workflows.agent", "run", "--", *self._command],
+                [sys.executable, "-m", "edl_workflows", "agent", "run", "--", *self._command],
                 env=env,
                 stdout=log,
                 stderr=log,

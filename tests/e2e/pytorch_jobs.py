@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from edl_workflows.exceptions import ConflictError, InvalidError, NotFoundError
-from edl_workflows.jobs.pytorch_job.kind import PYTORCH_JOB
-from edl_workflows.jobs.pytorch_job.model import PyTorchJob
-from edl_workflows.kube import client, logs, resources
+from edl_workflows.core.exceptions import ConflictError, InvalidError, NotFoundError
+from edl_workflows.core.jobs.pytorch_job.kind import PYTORCH_JOB
+from edl_workflows.core.jobs.pytorch_job.model import PyTorchJob
+from edl_workflows.runtime.kube import client, logs, resources
 from tests.e2e.kubeflow_jobs import KubeflowTraining
 from tests.e2e.submitted import Container
 

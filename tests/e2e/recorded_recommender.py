@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "dags" / "training"))
 
 import train_recommender as recommender  # type: ignore[import-not-found]  # of the example
 
-from edl_workflows.agent import Job, connect
-from edl_workflows.agent.tensorflow import TrainingOptions, training
+from edl_workflows.training import Job, connect
+from edl_workflows.training.frameworks.tensorflow import TrainingOptions, training
 
 PAIRS = 512
 

@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_workflows.agent.world import Place
-from edl_workflows.exceptions import UnavailableError
+from edl_workflows.core.exceptions import UnavailableError
+from edl_workflows.training.collective.regrouping import Place
 
 Floats = NDArray[np.float64]
 

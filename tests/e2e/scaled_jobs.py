@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edl_workflows.cli import description
-from edl_workflows.jobs import autoscaling, names
-from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
+from edl_workflows.core.jobs import autoscaling
+from edl_workflows.core.jobs.elastic_job.model import AutoscalingStatus
+from edl_workflows.core.kubernetes import names
+from edl_workflows.pipelines.cli.jobs import description
 from tests.e2e.submitted import Container, SubmittedJob
 
 PROGRAM = Path(__file__).parent / "scaled_digits.py"
@@ -67,7 +68,7 @@ class ScaledTraining:
 
     def _role(self, size: Size) -> dict[str, Any]:
         container = Container("local", sys.executable)
-        agent = ("-m", "edl_workflows.cli", "agent", "run", "--", container.python)
+        agent = ("-m", "edl_workflows", "agent", "run", "--", container.python)
         main = container.runs(*agent, str(PROGRAM), str(self.folder), *self.loads)
         amounts = {"cpu": size.cpu, "memory": size.memory}
         limit = {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}}

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import httpx
 
-from edl_workflows.jobs import names
+from edl_workflows.core.kubernetes import names
 from tests.e2e.pods import IDS, JOB, Pods, free_ports
 
 TOKEN = "e2e-token"
@@ -130,7 +130,7 @@ class Standalone:
             "--state-dir": str(self.folder / "state"),
             "--heartbeat-timeout": "12",
         }
-        command = [sys.executable, "-m", "edl_workflows.cli", "master", "run", "--standalone"]
+        command = [sys.executable, "-m", "edl_workflows", "master", "run", "--standalone"]
         return subprocess.Popen(
             [*command, *(word for option in options.items() for word in option)],
             env={**self.pods.env, names.ENV_JOB_TOKEN: TOKEN},

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube import client, logs, resources
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages import driver
-from edl_workflows.stages.description import R, StageSpec
-from edl_workflows.stages.identity import StageIdentity
-from edl_workflows.stages.outputs import Outputs
-from edl_workflows.stages.submit import SUBMIT, SubmitRequest
-from edl_workflows.stages.wait import WAIT, WaitRequest
+from edl_workflows.core.jobs.elastic_job.model import ElasticJob
+from edl_workflows.core.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.kubernetes import names
+from edl_workflows.pipelines.stages import driver
+from edl_workflows.pipelines.stages.description import R, StageSpec
+from edl_workflows.pipelines.stages.submit import SUBMIT, SubmitRequest
+from edl_workflows.pipelines.stages.wait import WAIT, WaitRequest
+from edl_workflows.pipelines.waiting.identity import StageIdentity
+from edl_workflows.pipelines.waiting.outputs import Outputs
+from edl_workflows.runtime.kube import client, logs, resources
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.e2e.any_job import kill_processes
 
 PROGRAM = Path(__file__).parent / "recorded_digits.py"
@@ -69,7 +69,7 @@ class Training:
         """The job that trains the digits and records what it trains on."""
         agent = [
             "-m",
-            "edl_workflows.cli",
+            "edl_workflows.pipelines.cli",
             "agent",
             "run",
             "--",
@@ -166,7 +166,7 @@ class SubmittedJob:
     def kill_agent(self, pod: str) -> None:
         """SIGKILL the agent of a pod, and nothing else of it."""
         variables = {names.ENV_NAMESPACE: self.cluster.namespace, names.ENV_POD_NAME: pod}
-        kill_processes("edl_workflows.cli", **variables)
+        kill_processes("edl_workflows.pipelines.cli", **variables)
 
     def log(self, pod: str) -> str:
         """What a pod printed."""

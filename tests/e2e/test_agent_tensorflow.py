@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.agent.checkpoint_parts import STATE_FILE
+from edl_workflows.training.checkpoints.checkpoint_parts import STATE_FILE
 from tests.e2e.records import SHARD, all_records, consumed, evaluate
 from tests.e2e.standalone import Standalone
 from tests.e2e.submitted import PROGRAM

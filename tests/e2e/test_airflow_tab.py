@@ -14,16 +14,16 @@ from urllib.parse import quote
 
 import pytest
 
-from edl_workflows.demo.airflow import Airflow
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import ELASTIC_JOBS, SCALE_PLANS, Scope
 from edl_workflows.local import testing
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS, SCALE_PLANS, Scope
 from edl_workflows.testing import ApiServerProcess
 from tests.airflow import support
 from tests.airflow.support import eventually
-from tests.unit.brain.browser import CHROMIUM, HOSTILE, Browser
-from tests.unit.tab.crowded import crowded_plans, crowded_status
+from tests.demo.airflow import Airflow
+from tests.unit.airflow.tab.crowded import crowded_plans, crowded_status
+from tests.unit.services.brain.browser import CHROMIUM, HOSTILE, Browser
 
 pytestmark = [
     pytest.mark.e2e,
@@ -39,7 +39,7 @@ server = support.server
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from edl_workflows.agent import connect
+from edl_workflows.training import connect
 
 end, step = Path(sys.argv[1]), 0
 with connect() as job:
@@ -90,7 +90,7 @@ PROPOSAL: dict[str, Any] = {
 def manifest(folder: Path) -> dict[str, Any]:
     """A job without TensorFlow: the program counts."""
     (folder / "program.py").write_text(PROGRAM)
-    agent = ["-m", "edl_workflows.cli", "agent", "run", "--", sys.executable, "-u"]
+    agent = ["-m", "edl_workflows", "agent", "run", "--", sys.executable, "-u"]
     container = {
         "name": "main",
         "image": "local",

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.controller.autoscaler import AutoscalerOptions
-from edl_workflows.controller.manager import ManagerOptions
-from edl_workflows.controller.run import RunOptions, run_in_thread
-from edl_workflows.jobs.api import TRAINING_JOBS
-from edl_workflows.jobs.training_job.kind import TRAINING_JOB
-from edl_workflows.jobs.training_job.model import TrainingJobPhase
-from edl_workflows.kube import client, events
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import PODS
+from edl_workflows.core.jobs.training_job.kind import TRAINING_JOB
+from edl_workflows.core.jobs.training_job.model import TrainingJobPhase
+from edl_workflows.core.kubernetes.api import TRAINING_JOBS
 from edl_workflows.local import testing
-from edl_workflows.stages.delete import DELETE, DeleteRequest
+from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
+from edl_workflows.runtime.kube import client, events
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import PODS
+from edl_workflows.services.controller.autoscaler import AutoscalerOptions
+from edl_workflows.services.controller.manager import ManagerOptions
+from edl_workflows.services.controller.run import RunOptions, run_in_thread
 from tests.e2e.submitted import Container
 from tests.e2e.training_jobs import PaddleTraining, manifest
 

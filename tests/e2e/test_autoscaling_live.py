@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
+from edl_workflows.core.scaling.dlrover.ps_stages import OptimizerStage
 from edl_workflows.local import testing
-from edl_workflows.scaling.dlrover.ps_stages import OptimizerStage
-from edl_workflows.stages.delete import DELETE, DeleteRequest
+from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.e2e.scaled_jobs import ScaledJob, ScaledTraining, Size
 
 pytestmark = [

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.jobs.api import DI_JOBS
-from edl_workflows.jobs.di_job.model import DIJobPhase
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.jobs.di_job.model import DIJobPhase
+from edl_workflows.core.kubernetes.api import DI_JOBS
 from edl_workflows.local import testing
 from edl_workflows.local.capacity import NODE_NAME
-from edl_workflows.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
+from edl_workflows.pipelines.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.e2e.di_jobs import SLOW, DITraining, collectors_come_and_die, manifest
 from tests.e2e.submitted import Container
 

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from edl_workflows.jobs.di_job.model import DIJobPhase
-from edl_workflows.kube import client, resources
+from edl_workflows.core.jobs.di_job.model import DIJobPhase
 from edl_workflows.local import daemon, testing
+from edl_workflows.runtime.kube import client, resources
 from tests.e2e.di_jobs import BEST_RETURN, SLOW, DITraining, manifest
 from tests.e2e.submitted import Container
 

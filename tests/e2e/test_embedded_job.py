@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.kubernetes import names
 from edl_workflows.local import testing
-from edl_workflows.stages.delete import DELETE, DeleteRequest
-from edl_workflows.stages.identity import StageIdentity
-from edl_workflows.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
-from edl_workflows.stages.scale import SCALE, ScaleRequest
-from edl_workflows.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
+from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
+from edl_workflows.pipelines.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
+from edl_workflows.pipelines.stages.scale import SCALE, ScaleRequest
+from edl_workflows.pipelines.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
+from edl_workflows.pipelines.waiting.identity import StageIdentity
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.e2e.embedded import EmbeddedJob, manifest
 from tests.e2e.records import all_records, consumed, evaluate, trained
 

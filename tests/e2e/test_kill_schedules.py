@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.e2e.kill_schedules import draw, play
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]

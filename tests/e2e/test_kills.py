@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.local import testing
-from edl_workflows.stages.delete import DELETE, DeleteRequest
+from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.e2e.counting import EPOCHS, RECORDS
 from tests.e2e.kills import (
     VICTIMS,

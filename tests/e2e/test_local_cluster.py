@@ -21,7 +21,7 @@ pytestmark = pytest.mark.e2e
 
 def edl(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run `edl local`."""
-    command = [sys.executable, "-m", "edl_workflows.cli", "local", *arguments, "--dir", str(folder)]
+    command = [sys.executable, "-m", "edl_workflows", "local", *arguments, "--dir", str(folder)]
     return subprocess.run(command, capture_output=True, text=True, timeout=90)
 
 

@@ -22,11 +22,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long, pytest.mark.t
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "how-to" / "train-in-a-notebook.ipynb"
 COUNT = """
-from edl_workflows.client import train
+from edl_workflows.pipelines.client import train
 
 def count():
     import time
-    from edl_workflows.agent import connect
+    from edl_workflows.training import connect
     with connect() as job:
         for step in range(1_000_000):
             job.report(step, {"loss": 1.0})

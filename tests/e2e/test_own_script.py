@@ -40,7 +40,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def edl_run(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "edl_workflows.cli", "run", *arguments]
+    return [sys.executable, "-m", "edl_workflows", "run", *arguments]
 
 
 def runs(environment: dict[str, str]) -> bool:
@@ -110,7 +110,7 @@ def test_a_script_is_scaled_to_two_workers(environment: dict[str, str], tmp_path
         assert said[-1], "".join(said)
     job = re.search(r"default/(own-script-workers-\w+)", "".join(said))
     assert job is not None
-    scale = [sys.executable, "-m", "edl_workflows.cli", "scale", job[1], "worker=2"]
+    scale = [sys.executable, "-m", "edl_workflows", "scale", job[1], "worker=2"]
     config = {"KUBECONFIG": str(Path(environment["EDL_LOCAL_DIR"]) / "kubeconfig")}
     scaled = subprocess.run(scale, env=environment | config, capture_output=True, text=True, timeout=GUARD)
     rest, _ = trained.communicate()

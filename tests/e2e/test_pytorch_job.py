@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.exceptions import EdlError
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.exceptions import EdlError
 from edl_workflows.local import testing
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.e2e.any_job import kill_processes
 from tests.e2e.pytorch_jobs import SUM, TorchTraining
 from tests.e2e.submitted import Container

@@ -12,14 +12,14 @@ from typing import Any
 import psutil
 import pytest
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.elastic_job.from_program import ProgramOptions, render_job
-from edl_workflows.jobs.elastic_job.program import TrainingProgram
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.jobs.elastic_job.from_program import ProgramOptions, render_job
+from edl_workflows.core.jobs.elastic_job.program import TrainingProgram
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.kubernetes import names
 from edl_workflows.local import testing
-from edl_workflows.stages.identity import StageIdentity
-from edl_workflows.stages.submit import SUBMIT, SubmitRequest
+from edl_workflows.pipelines.stages.submit import SUBMIT, SubmitRequest
+from edl_workflows.pipelines.waiting.identity import StageIdentity
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.e2e.submitted import SubmittedJob
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]

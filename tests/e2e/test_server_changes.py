@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl_workflows.master.state.plans.plan_run import SAME_MODEL
+from edl_workflows.services.master.state.plans.plan_run import SAME_MODEL
 from tests.e2e.standalone import Standalone
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]

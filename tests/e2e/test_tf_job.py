@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.jobs.api import TF_JOBS
-from edl_workflows.jobs.kubeflow.model import KubeflowPhase
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.jobs.kubeflow.model import KubeflowPhase
+from edl_workflows.core.kubernetes.api import TF_JOBS
 from edl_workflows.local import testing
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.e2e.any_job import kill_processes
 from tests.e2e.submitted import Container
 from tests.e2e.tf_jobs import PROGRAMS, MirroredTraining, TfTraining

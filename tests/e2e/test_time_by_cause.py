@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.elastic_job.model import GoodputStatus
-from edl_workflows.jobs.elastic_job.time_spent import time_by_cause
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.jobs.elastic_job.model import GoodputStatus
+from edl_workflows.core.jobs.elastic_job.time_spent import time_by_cause
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.kubernetes import names
 from edl_workflows.local import testing
-from edl_workflows.stages.checkpoint import CHECKPOINT, CheckpointRequest
-from edl_workflows.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
+from edl_workflows.pipelines.stages.checkpoint import CHECKPOINT, CheckpointRequest
+from edl_workflows.pipelines.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.e2e.embedded import EmbeddedJob
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from edl_workflows.agent import CheckpointStore, connect
+from edl_workflows.training import CheckpointStore, connect
 
 WORK = 1.5
 folder = Path(sys.argv[1])
@@ -59,7 +59,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def manifest(folder: Path) -> dict[str, Any]:
     """A job of one worker that saves when it is asked to."""
     (folder / "program.py").write_text(PROGRAM)
-    agent = ["-m", "edl_workflows.cli", "agent", "run", "--", sys.executable, str(folder / "program.py")]
+    agent = ["-m", "edl_workflows", "agent", "run", "--", sys.executable, str(folder / "program.py")]
     container = {"name": "main", "image": "local", "command": [sys.executable, *agent, str(folder)]}
     role = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
     return {

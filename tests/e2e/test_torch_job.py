@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.kubernetes import names
 from edl_workflows.local import testing
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.clients.environments import python_environment
 from tests.e2e.collective_jobs import TORCH, CollectiveJob, CollectiveTraining, losses, worlds
 from tests.e2e.records import RECORDS, trained

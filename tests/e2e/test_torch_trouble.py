@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.jobs.elastic_job.policies import FaultTolerance
+from edl_workflows.core.jobs.elastic_job.policies import FaultTolerance
 from tests.e2e import networks
 from tests.e2e.collective_standalone import CollectiveStandalone
 from tests.e2e.test_torch_survivors import SECONDS, WORKERS, alive, finished

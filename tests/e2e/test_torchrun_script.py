@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.kubernetes import names
 from edl_workflows.local import testing
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.e2e.torchrun_jobs import START_SECONDS, TorchrunJob, assert_progress
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1500)]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from edl_workflows.jobs.training_job.model import TrainingJobPhase
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.jobs.training_job.model import TrainingJobPhase
 from edl_workflows.local import testing
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.e2e.submitted import Container
 from tests.e2e.training_jobs import PaddleTraining, manifest, trainers_come_and_die
 
@@ -65,7 +65,7 @@ def test_from_the_command_line(running: testing.LocalCluster, tmp_path: Path) ->
     def edl(command: str, *arguments: str) -> str:
         where = ["--kubeconfig", str(running.kubeconfig)]
         kind = [] if command == "submit" else ["--kind", "TrainingJob"]
-        line = [sys.executable, "-m", "edl_workflows.cli", command, *arguments, *kind, *where]
+        line = [sys.executable, "-m", "edl_workflows", command, *arguments, *kind, *where]
         found = subprocess.run(line, check=False, capture_output=True, text=True, timeout=120)
         assert found.returncode == 0, found.stderr
         return found.stdout

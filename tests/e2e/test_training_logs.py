@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.demo.airflow import Airflow
 from edl_workflows.local import testing
+from tests.demo.airflow import Airflow
 from tests.e2e.kill_matrix import Matrix
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.airflow, pytest.mark.timeout(2400)]

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edl_workflows.agent import CheckpointStore
-from edl_workflows.jobs.view import JobPhase
+from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.local import testing
+from edl_workflows.training import CheckpointStore
 from tests.e2e.collective_jobs import CollectiveJob, CollectiveTraining
 from tests.e2e.standalone import Standalone
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.local import testing
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.e2e.collective_jobs import CollectiveJob, CollectiveTraining
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from edl_workflows.jobs.tf_job.kind import TF_JOB
-from edl_workflows.jobs.tf_job.model import TFJob
-from edl_workflows.kube import logs
+from edl_workflows.core.jobs.tf_job.kind import TF_JOB
+from edl_workflows.core.jobs.tf_job.model import TFJob
+from edl_workflows.runtime.kube import logs
 from tests.e2e.kubeflow_jobs import KubeflowTraining
 from tests.e2e.submitted import Container
 

@@ -4,10 +4,10 @@ nodes as ``worker=1``, and the fields of ``spec.faultTolerance`` as JSON."""
 import sys
 from pathlib import Path
 
-from edl_workflows.jobs.elastic_job.policies import FaultTolerance
-from edl_workflows.master.server import ListenAddress, run_standalone
-from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state.settings import JobSettings
+from edl_workflows.core.jobs.elastic_job.policies import FaultTolerance
+from edl_workflows.services.master.server import ListenAddress, run_standalone
+from edl_workflows.services.master.standalone import parse_nodes
+from edl_workflows.services.master.state.settings import JobSettings
 from tests.e2e.pods import JOB, NAMESPACE
 
 state, port, token, nodes, said = sys.argv[1:]

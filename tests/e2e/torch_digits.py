@@ -11,8 +11,8 @@ sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / 
 import torch
 import train_digits_torch  # type: ignore[import-not-found]  # of the example
 
-from edl_workflows.agent import connect
-from edl_workflows.agent.torch_collective import Dataset, TrainingOptions, training
+from edl_workflows.training import connect
+from edl_workflows.training.frameworks.torch_collective import Dataset, TrainingOptions, training
 
 BATCH_SIZE = 16
 

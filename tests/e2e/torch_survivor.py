@@ -20,16 +20,23 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from edl_workflows.agent import connect
-from edl_workflows.agent.gloo_group import GlooGroup
-from edl_workflows.agent.job import Job
-from edl_workflows.agent.nccl_group import NcclGroup
-from edl_workflows.agent.sampler import ElasticSampler
-from edl_workflows.agent.torch_collective import Dataset, TorchModel, TorchTraining, TrainingOptions, training
-from edl_workflows.agent.torch_data import ElasticDataLoader
-from edl_workflows.agent.torch_shards import local_part
-from edl_workflows.agent.torch_state import checksum
-from edl_workflows.agent.world import Place, Wishes
+from edl_workflows.training import connect
+from edl_workflows.training.collective.gloo_group import GlooGroup
+from edl_workflows.training.collective.nccl_group import NcclGroup
+from edl_workflows.training.collective.regrouping import Place
+from edl_workflows.training.collective.world import Wishes
+from edl_workflows.training.data.sampler import ElasticSampler
+from edl_workflows.training.data.torch_data import ElasticDataLoader
+from edl_workflows.training.frameworks.torch_collective import (
+    Dataset,
+    TorchModel,
+    TorchTraining,
+    TrainingOptions,
+    training,
+)
+from edl_workflows.training.frameworks.torch_shards import local_part
+from edl_workflows.training.frameworks.torch_state import checksum
+from edl_workflows.training.job import Job
 from tests.docs.sharded_model import shard
 from tests.e2e.turns import BATCH_SIZE, MOST, RECORDS
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.runtime.kube.connect import Cluster
 from tests.clients.environments import python_environment
 from tests.e2e.collective_jobs import (
     LOCAL,

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from edl_workflows.jobs.api import TRAINING_JOBS
-from edl_workflows.jobs.training_job.kind import TRAINING_JOB
-from edl_workflows.jobs.training_job.model import TrainingJob, TrainingJobPhase
-from edl_workflows.jobs.training_job.pods import JOB_LABEL
-from edl_workflows.kube import client, resources
+from edl_workflows.core.jobs.training_job.kind import TRAINING_JOB
+from edl_workflows.core.jobs.training_job.model import TrainingJob, TrainingJobPhase
+from edl_workflows.core.jobs.training_job.pods import JOB_LABEL
+from edl_workflows.core.kubernetes.api import TRAINING_JOBS
+from edl_workflows.runtime.kube import client, resources
 from tests.e2e.any_job import AnyJob, kill_processes
 from tests.e2e.submitted import Container
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from edl_workflows.jobs.actions import InstallationSettings
-from edl_workflows.jobs.di_job import pods
-from edl_workflows.jobs.di_job.model import DIJob
+from edl_workflows.core.jobs.actions import InstallationSettings
+from edl_workflows.core.jobs.di_job import pods
+from edl_workflows.core.jobs.di_job.model import DIJob
 
 FOLDER = Path(__file__).parent / "di_jobs"
 EXAMPLES = ("distributed", "serial", "preemptible")

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from edl_workflows.install.manifests import installation_manifests
-from edl_workflows.install.options import InstallOptions, InstallPart, PullPolicy
-from edl_workflows.jobs.crd import render_yaml
+from edl_workflows.pipelines.install.crds import render_yaml
+from edl_workflows.pipelines.install.manifests import installation_manifests
+from edl_workflows.pipelines.install.options import InstallOptions, InstallPart, PullPolicy
 
 FILES = Path(__file__).parent / "install"
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from edl_workflows.jobs import crd, kinds
-from edl_workflows.jobs.actions import InstallationSettings
-from edl_workflows.jobs.elastic_job import pods
-from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.kind import Kind
-from edl_workflows.jobs.scale_plan.model import NodeResource
+from edl_workflows.core.jobs import kinds
+from edl_workflows.core.jobs.actions import InstallationSettings
+from edl_workflows.core.jobs.elastic_job import pods
+from edl_workflows.core.jobs.elastic_job.model import ElasticJob
+from edl_workflows.core.jobs.kind import Kind
+from edl_workflows.core.jobs.scale_plan.model import NodeResource
+from edl_workflows.pipelines.install import crds as crd
 
 FILES = Path(__file__).parent
 
@@ -127,8 +128,8 @@ def test_manifests_are_as_recorded(case: str, update_golden: bool) -> None:
 
 @pytest.mark.parametrize("kind", kinds.KINDS, ids=lambda kind: kind.name)
 def test_definitions_are_what_the_models_give(kind: Kind) -> None:
-    """The shipped CRDs are those that `python -m edl_workflows.jobs.crd --write` generates from the
-    models."""
-    shipped = FILES.parents[1] / "edl_workflows" / "jobs" / "crds" / f"{kind.source.api.plural}.yaml"
+    """The shipped CRDs are those that `python -m edl_workflows.pipelines.install.crds --write` generates from
+    the models."""
+    shipped = FILES.parents[1] / "edl_workflows" / "core" / "jobs" / "crds" / f"{kind.source.api.plural}.yaml"
 
     assert crd.render_crd(kind) == shipped.read_text(encoding="utf-8")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from edl_workflows.jobs.training_job import pods
-from edl_workflows.jobs.training_job.model import TrainingJob
-from edl_workflows.jobs.training_job.types import TrainingRole
+from edl_workflows.core.jobs.training_job import pods
+from edl_workflows.core.jobs.training_job.model import TrainingJob
+from edl_workflows.core.jobs.training_job.types import TrainingRole
 
 FOLDER = Path(__file__).parent / "training_jobs"
 EXAMPLES = ("design-document", "fault-tolerant", "shell")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.agent.node_check import CheckAnswer
+from edl_workflows.services.agent.node_check import CheckAnswer
 from tests.e2e.turns import torch_python
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -15,7 +15,7 @@ SECONDS = 240.0
 _CHECK = """
 import os, sys
 os.environ["NCCL_HOSTID"] = str(os.getpid())  # else NCCL refuses two members on one GPU
-from edl_workflows.agent.torch_check import CheckPlace, check_node
+from edl_workflows.services.agent.torch_check import CheckPlace, check_node
 print(check_node(CheckPlace(number=1, rank=int(sys.argv[1]), addresses=sys.argv[2:])).model_dump_json())
 """
 
@@ -24,8 +24,8 @@ _INTERRUPTED = """
 import os, sys
 os.environ["NCCL_HOSTID"] = str(os.getpid())
 import torch
-from edl_workflows.agent.nccl_group import choose_group
-from edl_workflows.agent.world import Place
+from edl_workflows.training.collective.nccl_group import choose_group
+from edl_workflows.training.collective.world import Place
 group = choose_group(Place(1, int(sys.argv[1]), tuple(sys.argv[2:])), torch.device("cuda"))
 group.form()
 print(group.gather(1))

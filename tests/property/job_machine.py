@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from edl_workflows.jobs.testing import JobsNamespace
+from edl_workflows.core.jobs.testing import JobsNamespace
 
 
 class JobMachine(RuleBasedStateMachine):

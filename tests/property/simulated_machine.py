@@ -5,8 +5,8 @@ from typing import Generic, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from edl_workflows.master.state.stored_state import StoredState
-from tests.unit.master.simulated_job import SimulatedJob
+from edl_workflows.services.master.state.stored_state import StoredState
+from tests.unit.services.master.simulated_job import SimulatedJob
 
 STEP_TIMEOUT = 100
 MAX_PLANS = 4

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_workflows.argo.agent import orphans, reporting
-from edl_workflows.argo.agent.orphans import BegunObject, OrphanVerdict, judge_orphan
-from edl_workflows.argo.agent.results import StepResult
-from edl_workflows.argo.agent.task_plan import SETTLE_SECONDS, TaskProgress, TrackedTask, plan_tasks
-from edl_workflows.argo.agent.tasks import OpenTask, TaskKey, WorkflowKey, open_tasks
-from edl_workflows.argo.agent.workflow import StepAttempt, step_of
-from edl_workflows.argo.api import WORKFLOW_TASK_SETS
-from edl_workflows.exceptions import ConflictError
-from edl_workflows.jobs.api import ApiResource
+from edl_workflows.core.exceptions import ConflictError
+from edl_workflows.core.kubernetes.api import ApiResource
+from edl_workflows.pipelines.argo.agent import orphans, reporting
+from edl_workflows.pipelines.argo.agent.orphans import BegunObject, OrphanVerdict, judge_orphan
+from edl_workflows.pipelines.argo.agent.results import StepResult
+from edl_workflows.pipelines.argo.agent.task_plan import SETTLE_SECONDS, TaskProgress, TrackedTask, plan_tasks
+from edl_workflows.pipelines.argo.agent.tasks import OpenTask, TaskKey, WorkflowKey, open_tasks
+from edl_workflows.pipelines.argo.agent.workflow import StepAttempt, step_of
+from edl_workflows.pipelines.argo.api import WORKFLOW_TASK_SETS
 
 WORKFLOW = WorkflowKey("ns", "w", "uid-w")
 NODES = ("a", "b")

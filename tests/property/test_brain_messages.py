@@ -5,10 +5,9 @@ import math
 import hypothesis.strategies as st
 from hypothesis import given
 
-from edl_workflows.brain.service import credible_samples
-from edl_workflows.protocol import brain
-from edl_workflows.scaling.dlrover.brain import messages
-from edl_workflows.scaling.dlrover.resources import (
+from edl_workflows.core.protocol import brain
+from edl_workflows.core.scaling.dlrover.brain import messages
+from edl_workflows.core.scaling.dlrover.resources import (
     NodeGroupResource,
     NodeSize,
     OptimizerJob,
@@ -19,7 +18,8 @@ from edl_workflows.scaling.dlrover.resources import (
     ResourcePlan,
     UserBounds,
 )
-from edl_workflows.scaling.dlrover.samples import JobSample, NodeSample
+from edl_workflows.core.scaling.dlrover.samples import JobSample, NodeSample
+from edl_workflows.services.brain.service import credible_samples
 
 AMOUNTS = st.floats(0, 1e9)
 GPU_TYPES = st.sampled_from([None, "Tesla-V100", "NVIDIA-A100-SXM4-40GB"])

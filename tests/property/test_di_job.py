@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import initialize, invariant, rule
 
-from edl_workflows.jobs.di_job import pods
-from edl_workflows.jobs.di_job.model import DIJob
+from edl_workflows.core.jobs.di_job import pods
+from edl_workflows.core.jobs.di_job.model import DIJob
 from tests.property.job_machine import JobMachine
-from tests.unit.jobs.di_jobs import NAME, make, task
+from tests.unit.core.jobs.di_jobs import NAME, make, task
 
 FINAL = ("Succeeded", "Failed")
 STEPS = st.integers(0, 8)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from hypothesis import given
 
-from edl_workflows.scaling.first_fit import FirstFitPolicy
-from edl_workflows.scaling.policy import NodeInfo
+from edl_workflows.core.scaling.first_fit import FirstFitPolicy
+from edl_workflows.core.scaling.policy import NodeInfo
 from tests.property.test_policies import PolicyQuestion, pinned, questions
 
 POLICY = FirstFitPolicy()

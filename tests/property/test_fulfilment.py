@@ -9,14 +9,14 @@ from unittest.mock import patch
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from edl_workflows.scaling.paddle import jobs as fulfilment_jobs
-from edl_workflows.scaling.paddle.fulfilment import (
+from edl_workflows.core.scaling.paddle import jobs as fulfilment_jobs
+from edl_workflows.core.scaling.paddle.fulfilment import (
     DEFAULT_MAX_LOAD,
     FulfilmentJob,
     FulfilmentPlan,
     plan_fulfilment,
 )
-from edl_workflows.scaling.paddle.nodes import FulfilmentNode
+from edl_workflows.core.scaling.paddle.nodes import FulfilmentNode
 
 NODES = ("a", "b", "c", "d")
 RESOURCES = ("cpu", "memory", "nvidia.com/gpu")

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_workflows.jobs.elastic_job.policies import FaultTolerance, HangAction
-from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanSpec
-from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, Timeouts
-from edl_workflows.protocol.cluster import TrainingCluster
-from edl_workflows.protocol.nodes import Directive
-from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
-from tests.unit.master.simulated_job import SimulatedJob, SimulatedPod
+from edl_workflows.core.jobs.elastic_job.policies import FaultTolerance, HangAction
+from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanSpec
+from edl_workflows.core.protocol.cluster import TrainingCluster
+from edl_workflows.core.protocol.nodes import Directive
+from edl_workflows.services.master.standalone import parse_nodes
+from edl_workflows.services.master.state.settings import JobSettings, RendezvousLimits, Timeouts
+from tests.unit.services.master.simulated_collective_job import SimulatedCollectiveJob
+from tests.unit.services.master.simulated_job import SimulatedJob, SimulatedPod
 
 SHARDS = 60
 HANG_SECONDS = 15

@@ -1,7 +1,7 @@
-"""What holds for every kind of the registry: `edl_workflows.jobs.kinds.KINDS`.
+"""What holds for every kind of the registry: `edl_workflows.core.jobs.kinds.KINDS`.
 
-A new kind is tested here as soon as `tests.unit.jobs.examples` has a manifest of it; the first test says so
-if it has none.
+A new kind is tested here as soon as `tests.unit.core.jobs.examples` has a manifest of it; the first test says
+so if it has none.
 """
 
 import copy
@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_workflows.exceptions import ManifestError
-from edl_workflows.jobs import manifests
-from edl_workflows.jobs.actions import Actions, RoleChange, apply_merge_patch
-from edl_workflows.jobs.kind import Kind
-from edl_workflows.jobs.kinds import KINDS
-from edl_workflows.jobs.testing import JobsNamespace
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.stages.job_log import is_unobserved
+from edl_workflows.core.exceptions import ManifestError
+from edl_workflows.core.jobs import manifests
+from edl_workflows.core.jobs.actions import Actions, RoleChange, apply_merge_patch
+from edl_workflows.core.jobs.kind import Kind
+from edl_workflows.core.jobs.kinds import KINDS
+from edl_workflows.core.jobs.testing import JobsNamespace
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.pipelines.waiting.job_log import is_unobserved
 from tests.security.hostile_objects import BASES
-from tests.unit.jobs.examples import EXAMPLES
-from tests.unit.jobs.test_template_values import PLACES
+from tests.unit.core.jobs.examples import EXAMPLES
+from tests.unit.core.jobs.test_template_values import PLACES
 
 Manifest = dict[str, Any]
 Step = tuple[str, int]
@@ -147,7 +147,9 @@ def histories(kind: Kind, steps: list[Step]) -> Iterator[KindWorld]:
 def test_every_kind_has_an_example() -> None:
     """Each kind of the registry has an example, so that it is tested here."""
     kinds = {kind.name for kind in JOB_KINDS}
-    assert kinds == EXAMPLES.keys(), "each kind needs an example in EXAMPLES of tests/unit/jobs/examples.py"
+    assert kinds == EXAMPLES.keys(), (
+        "each kind needs an example in EXAMPLES of tests/unit/core/jobs/examples.py"
+    )
 
 
 def test_every_kind_is_attacked() -> None:
@@ -155,7 +157,8 @@ def test_every_kind_is_attacked() -> None:
     jobs = {kind.source.api.plural for kind in JOB_KINDS}
     assert jobs <= BASES.keys(), "each kind needs a manifest in BASES of tests/security/hostile_objects.py"
     assert jobs == PLACES.keys(), (
-        "each kind needs the location of its template in PLACES of tests/unit/jobs/test_template_values.py"
+        "each kind needs the location of its template in PLACES of "
+        "tests/unit/core/jobs/test_template_values.py"
     )
 
 

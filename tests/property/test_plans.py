@@ -6,11 +6,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase, ScalePlanSpec
-from edl_workflows.master.state import views
-from edl_workflows.master.state.plans import plan_run
-from edl_workflows.master.state.plans.plan_run import ObservedJob, PlanEffect, PlanRun
-from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase, ScalePlanSpec
+from edl_workflows.core.protocol.cluster import CheckpointRef
+from edl_workflows.services.master.state import views
+from edl_workflows.services.master.state.plans import plan_run
+from edl_workflows.services.master.state.plans.plan_run import ObservedJob, PlanEffect, PlanRun
 
 ORDER = list(ScalePlanPhase)
 SERVERS = ScalePlanSpec(

@@ -9,9 +9,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from edl_workflows.scaling.policies import live_policies
-from edl_workflows.scaling.policy import Allocation, JobInfo, NodeInfo, Policy
-from tests.unit.scaling.hints import HINTS
+from edl_workflows.core.scaling.policies import live_policies
+from edl_workflows.core.scaling.policy import Allocation, JobInfo, NodeInfo, Policy
+from tests.unit.core.scaling.hints import HINTS
 
 NODES = ("a", "b", "c", "d")
 each_policy = pytest.mark.parametrize(

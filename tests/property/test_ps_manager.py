@@ -8,12 +8,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.scale_plan.model import NodeResource, PodMeta, ReplicaResourceSpec, ScalePlanSpec
-from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state.settings import JobSettings
+from edl_workflows.core.jobs.scale_plan.model import NodeResource, PodMeta, ReplicaResourceSpec, ScalePlanSpec
+from edl_workflows.core.kubernetes import names
+from edl_workflows.services.master.standalone import parse_nodes
+from edl_workflows.services.master.state.settings import JobSettings
 from tests.property.simulated_machine import MAX_PLANS, STEP_TIMEOUT, SimulatedMachine
-from tests.unit.master.simulated_job import SimulatedJob
+from tests.unit.services.master.simulated_job import SimulatedJob
 
 JOB = "job"
 

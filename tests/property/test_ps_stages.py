@@ -7,22 +7,22 @@ from random import Random
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from edl_workflows.scaling.dlrover.bounds import bound_plan, count_range, job_problems, size_range
-from edl_workflows.scaling.dlrover.local_optimizer import (
+from edl_workflows.core.scaling.dlrover.bounds import bound_plan, count_range, job_problems, size_range
+from edl_workflows.core.scaling.dlrover.local_optimizer import (
     create_plan,
     hot_ps_plan,
     ps_initial_plan,
     running_plan,
     worker_plan,
 )
-from edl_workflows.scaling.dlrover.ps_stages import (
+from edl_workflows.core.scaling.dlrover.ps_stages import (
     OptimizerStage,
     StageProgress,
     advance_stage,
     optimize_locally,
 )
-from edl_workflows.scaling.dlrover.recovery import oom_recovery_plan, pending_cut_plan
-from edl_workflows.scaling.dlrover.resources import (
+from edl_workflows.core.scaling.dlrover.recovery import oom_recovery_plan, pending_cut_plan
+from edl_workflows.core.scaling.dlrover.resources import (
     AMOUNTS,
     PS,
     WORKER,
@@ -38,8 +38,8 @@ from edl_workflows.scaling.dlrover.resources import (
     apply_plan,
     total_amount,
 )
-from edl_workflows.scaling.dlrover.samples import JobSample, NodeSample
-from tests.unit.scaling.training import GIB, Training
+from edl_workflows.core.scaling.dlrover.samples import JobSample, NodeSample
+from tests.unit.core.scaling.training import GIB, Training
 
 NOW = 10_000.0
 Rule = Callable[[OptimizerJob], ResourcePlan]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edl_workflows.jobs.testing import JobsNamespace
+from edl_workflows.core.jobs.testing import JobsNamespace
 
 FINAL = ("Succeeded", "Failed")
 LIMIT = 2

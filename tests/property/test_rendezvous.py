@@ -7,18 +7,18 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given
 
-from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state import messages
-from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.settings import JobSettings, RendezvousLimits
-from edl_workflows.master.state.versions.rendezvous import (
+from edl_workflows.core.protocol.nodes import NodeRef, Registration
+from edl_workflows.services.master.standalone import parse_nodes
+from edl_workflows.services.master.state import messages
+from edl_workflows.services.master.state.job import JobState
+from edl_workflows.services.master.state.settings import JobSettings, RendezvousLimits
+from edl_workflows.services.master.state.versions.rendezvous import (
     WaitingWorkers,
     next_group,
     rendezvous_verdict,
     round_to_units,
 )
-from edl_workflows.protocol.nodes import NodeRef, Registration
-from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
+from tests.unit.services.master.simulated_collective_job import SimulatedCollectiveJob
 
 NOW = 1_000.0
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_workflows.agent.sampler import Dataset, ElasticSampler
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.training.data.sampler import Dataset, ElasticSampler
 
 MOST = 6
 

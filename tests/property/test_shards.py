@@ -8,9 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edl_workflows.master.shards import JobPosition, ShardManager, ShardsSnapshot
-from edl_workflows.master.shards.snapshot import numbers_of, to_intervals
-from edl_workflows.protocol.datasets import (
+from edl_workflows.core.protocol.datasets import (
     AckRequest,
     DatasetParams,
     FailedShard,
@@ -24,8 +22,10 @@ from edl_workflows.protocol.datasets import (
     Splitter,
     StreamUpdate,
 )
-from edl_workflows.protocol.nodes import NodeRef
-from edl_workflows.protocol.permutation import Permutation
+from edl_workflows.core.protocol.nodes import NodeRef
+from edl_workflows.core.protocol.permutation import Permutation
+from edl_workflows.services.master.shards import JobPosition, ShardManager, ShardsSnapshot
+from edl_workflows.services.master.shards.snapshot import numbers_of, to_intervals
 
 TIMEOUT = 100.0
 WORKERS = tuple(NodeRef(type="worker", id=number) for number in range(2))

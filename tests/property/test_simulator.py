@@ -7,8 +7,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from edl_workflows.scaling.policies import POLICIES
-from edl_workflows.scaling.pollux.goodput_fit import FitCache
+from edl_workflows.core.scaling.policies import POLICIES
+from edl_workflows.core.scaling.pollux.goodput_fit import FitCache
 from edl_workflows.simulator.capacity import FAILURE, CapacityChange, draw_failures, service_changes
 from edl_workflows.simulator.cluster import SimulationRun, SimulationSettings
 from edl_workflows.simulator.metrics import measure_run

@@ -7,17 +7,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from edl_workflows.exceptions import ConflictError
-from edl_workflows.jobs import names
-from edl_workflows.jobs.scale_plan.model import NodeResource, PodMeta, ReplicaResourceSpec, ScalePlanSpec
-from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state import messages, model_messages
-from edl_workflows.master.state.settings import JobSettings, RendezvousLimits
-from edl_workflows.master.state.versions.cluster_versions import cut_into_groups
-from edl_workflows.protocol.nodes import NodeRef, ProcessReport, ProcessState
-from edl_workflows.protocol.training import CheckpointBegin, StepReport
+from edl_workflows.core.exceptions import ConflictError
+from edl_workflows.core.jobs.scale_plan.model import NodeResource, PodMeta, ReplicaResourceSpec, ScalePlanSpec
+from edl_workflows.core.kubernetes import names
+from edl_workflows.core.protocol.nodes import NodeRef, ProcessReport, ProcessState
+from edl_workflows.core.protocol.training import CheckpointBegin, StepReport
+from edl_workflows.services.master.standalone import parse_nodes
+from edl_workflows.services.master.state import messages, model_messages
+from edl_workflows.services.master.state.settings import JobSettings, RendezvousLimits
+from edl_workflows.services.master.state.versions.cluster_versions import cut_into_groups
 from tests.property.simulated_machine import MAX_PLANS, STEP_TIMEOUT, SimulatedMachine
-from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
+from tests.unit.services.master.simulated_collective_job import SimulatedCollectiveJob
 
 JOB = "job"
 MOST = 4

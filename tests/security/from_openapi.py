@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 
-from edl_workflows.brain.app import create_app
-from edl_workflows.brain.planner import PlannerProcess
-from edl_workflows.brain.service import BrainApi
-from edl_workflows.brain.store.store import BrainStore
+from edl_workflows.services.brain.app import create_app
+from edl_workflows.services.brain.planner import PlannerProcess
+from edl_workflows.services.brain.service import BrainApi
+from edl_workflows.services.brain.store.store import BrainStore
 from tests.contract.test_di_server_openapi import DOCUMENT as DI_SERVER_DOCUMENT
 from tests.security.servers import ANSWER_SECONDS, Server
 from tests.security.tally import Tally

@@ -18,8 +18,8 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, Phase, given, settings
 from requests import Response
 
-from edl_workflows.jobs.kinds import KINDS
-from edl_workflows.jobs.names import API_VERSION
+from edl_workflows.core.jobs.kinds import KINDS
+from edl_workflows.core.kubernetes.names import API_VERSION
 from tests.security.from_openapi import NAMESPACE, make_namespace
 from tests.security.servers import Server
 from tests.security.tally import Tally

@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from edl_workflows.agent.peer_server import PeerServer
-from edl_workflows.agent.snapshots import SnapshotFolder
-from edl_workflows.argo.executor_plugin import create_app
-from edl_workflows.process import http
+from edl_workflows.pipelines.argo.executor_plugin import create_app
+from edl_workflows.runtime.process import http
+from edl_workflows.services.agent.peer_server import PeerServer
+from edl_workflows.training.checkpoints.snapshots import SnapshotFolder
 
 
 def plugin(_folder: Path, port: int, token: str) -> contextlib.AbstractContextManager[object]:

@@ -1,8 +1,8 @@
 """What a machine may do to a process: a full disk, a full /dev/shm, no descriptors, a clock that jumps.
 
 The process refuses what it can't do, lives, and goes on when there is room again. What a jump of the clock
-does to a job's master is shown in tests/unit/master/state/test_clocks.py, and to the controller's lease in
-tests/unit/process/test_leader.py.
+does to a job's master is shown in tests/unit/services/master/state/test_clocks.py, and to the controller's
+lease in tests/unit/runtime/process/test_leader.py.
 """
 
 import contextlib
@@ -15,13 +15,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edl_workflows.brain.store.records import JobReport, PlanAnswer
-from edl_workflows.brain.store.retention import DAY, Retention, RetentionOptions
-from edl_workflows.brain.store.store import BrainStore
+from edl_workflows.services.brain.store.records import JobReport, PlanAnswer
+from edl_workflows.services.brain.store.retention import DAY, Retention, RetentionOptions
+from edl_workflows.services.brain.store.store import BrainStore
 from edl_workflows.testing import ApiServerProcess
 from tests.conformance.support import Api, config_map, connect, eventually
 from tests.security.servers import Server
-from tests.unit.brain.support import facts, sample
+from tests.unit.services.brain.support import facts, sample
 
 pytestmark = pytest.mark.slow
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -75,11 +75,11 @@ _SAVES_IN_TWO_STAGES = """
 import sys
 from pathlib import Path
 import numpy as np
-from edl_workflows.agent.checkpoints import CheckpointStore
-from edl_workflows.agent.snapshots import SHARED_MEMORY, claim_folder
-from edl_workflows.agent.tensors import State
-from edl_workflows.agent.two_stages import FirstStage, TwoStages
-from edl_workflows.protocol.training import CheckpointTicket
+from edl_workflows.training.checkpoints.checkpoints import CheckpointStore
+from edl_workflows.training.checkpoints.snapshots import SHARED_MEMORY, claim_folder
+from edl_workflows.training.checkpoints.tensors import State
+from edl_workflows.training.checkpoints.two_stages import FirstStage, TwoStages
+from edl_workflows.core.protocol.training import CheckpointTicket
 
 store, state = CheckpointStore(Path(sys.argv[1])), State.of(7, {"w": np.zeros(2**22, np.uint8)})
 memory = claim_folder(SHARED_MEMORY / "edl-job-worker-0")

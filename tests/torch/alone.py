@@ -10,16 +10,16 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from edl_workflows.agent.checkpoint_parts import STATE_FILE
-from edl_workflows.agent.checkpoints import CheckpointStore
-from edl_workflows.agent.job import Job
-from edl_workflows.agent.tensors import Loaded, load, save
-from edl_workflows.agent.torch_collective import TorchTraining
-from edl_workflows.agent.two_stages import TwoStages
-from edl_workflows.agent.world import Reduced, Wishes, World
-from edl_workflows.exceptions import UnavailableError
-from edl_workflows.protocol.cluster import CheckpointRef, Member, TrainingCluster
-from edl_workflows.protocol.nodes import NodeRef
+from edl_workflows.core.exceptions import UnavailableError
+from edl_workflows.core.protocol.cluster import CheckpointRef, Member, TrainingCluster
+from edl_workflows.core.protocol.nodes import NodeRef
+from edl_workflows.training.checkpoints.checkpoint_parts import STATE_FILE
+from edl_workflows.training.checkpoints.checkpoints import CheckpointStore
+from edl_workflows.training.checkpoints.tensors import Loaded, load, save
+from edl_workflows.training.checkpoints.two_stages import TwoStages
+from edl_workflows.training.collective.world import Reduced, Wishes, World
+from edl_workflows.training.frameworks.torch_collective import TorchTraining
+from edl_workflows.training.job import Job
 from tests.torch.members import places
 
 

@@ -3,9 +3,10 @@ step, and at the end why the group broke."""
 
 import sys
 
-from edl_workflows.agent.torch_collective import TorchTraining
-from edl_workflows.agent.world import Place, Wishes
-from edl_workflows.exceptions import UnavailableError
+from edl_workflows.core.exceptions import UnavailableError
+from edl_workflows.training.collective.regrouping import Place
+from edl_workflows.training.collective.world import Wishes
+from edl_workflows.training.frameworks.torch_collective import TorchTraining
 from tests.torch.members import network, records
 
 

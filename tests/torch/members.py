@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from edl_workflows.agent.torch_collective import TorchModel, TorchTraining
-from edl_workflows.agent.world import Place
+from edl_workflows.training.collective.regrouping import Place
+from edl_workflows.training.frameworks.torch_collective import TorchModel, TorchTraining
 
 PIXELS, CLASSES = 8, 4
 SECONDS = 300.0

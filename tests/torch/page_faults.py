@@ -5,8 +5,8 @@ import resource
 
 import torch
 
-from edl_workflows.agent.torch_collective import TorchModel, TorchTraining
-from edl_workflows.agent.world import Wishes
+from edl_workflows.training.collective.world import Wishes
+from edl_workflows.training.frameworks.torch_collective import TorchModel, TorchTraining
 from tests.torch.members import places
 
 WIDTH, LAYERS, WARM_UP, STEPS = 1024, 12, 3, 20

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 
-from edl_workflows.agent.torch_replica import join_replica_group
+from edl_workflows.training.frameworks.torch_replica import join_replica_group
 from tests.torch.replica_ranks import job_of
 
 

@@ -12,18 +12,19 @@ from unittest import mock
 import torch
 from torch.distributed.fsdp import fully_shard
 
-from edl_workflows.agent import tensors
-from edl_workflows.agent.checkpoint_parts import Part
-from edl_workflows.agent.gloo_group import GlooGroup
-from edl_workflows.agent.job import Job
-from edl_workflows.agent.torch_collective import TorchModel, TorchTraining
-from edl_workflows.agent.torch_replica import ReplicaGroup, join_replica_group
-from edl_workflows.agent.torch_shards import local_part
-from edl_workflows.agent.torch_state import split
-from edl_workflows.agent.world import Place, Wishes
-from edl_workflows.exceptions import UnavailableError
-from edl_workflows.protocol.cluster import Member, TrainingCluster
-from edl_workflows.protocol.nodes import NodeRef
+from edl_workflows.core.exceptions import UnavailableError
+from edl_workflows.core.protocol.cluster import Member, TrainingCluster
+from edl_workflows.core.protocol.nodes import NodeRef
+from edl_workflows.training.checkpoints import tensors
+from edl_workflows.training.checkpoints.checkpoint_parts import Part
+from edl_workflows.training.collective.gloo_group import GlooGroup
+from edl_workflows.training.collective.regrouping import Place
+from edl_workflows.training.collective.world import Wishes
+from edl_workflows.training.frameworks.torch_collective import TorchModel, TorchTraining
+from edl_workflows.training.frameworks.torch_replica import ReplicaGroup, join_replica_group
+from edl_workflows.training.frameworks.torch_shards import local_part
+from edl_workflows.training.frameworks.torch_state import split
+from edl_workflows.training.job import Job
 from tests.torch.members import network, records
 
 SIZE, RANKS = 2, 4

@@ -13,12 +13,12 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from edl_workflows.agent import tensors
-from edl_workflows.agent.checkpoint_parts import Part, state_files
-from edl_workflows.agent.checkpoints import CheckpointStore
-from edl_workflows.agent.torch_parts import part_of_state, restore_state
-from edl_workflows.agent.torch_state import from_saved_state, split, to_saved_state
-from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.core.protocol.cluster import CheckpointRef
+from edl_workflows.training.checkpoints import tensors
+from edl_workflows.training.checkpoints.checkpoint_parts import Part, state_files
+from edl_workflows.training.checkpoints.checkpoints import CheckpointStore
+from edl_workflows.training.frameworks.torch_parts import part_of_state, restore_state
+from edl_workflows.training.frameworks.torch_state import from_saved_state, split, to_saved_state
 
 STEP = 7
 WIDTH = 5

@@ -20,9 +20,9 @@ from transformers import (
     TrainingArguments,
 )
 
-from edl_workflows.agent.hugging_face import make_elastic
-from edl_workflows.agent.options import TrainingOptions
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.training.frameworks.hugging_face import make_elastic
+from edl_workflows.training.options import TrainingOptions
 from tests.torch.alone import JobAlone, break_steps
 from tests.torch.together import DIES, JOINS, members, train_together
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from edl_workflows.agent.lightning import ElasticStrategy
-from edl_workflows.agent.options import TrainingOptions
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.training.frameworks.lightning import ElasticStrategy
+from edl_workflows.training.options import TrainingOptions
 from tests.torch.alone import JobAlone, break_steps
 from tests.torch.together import DIES, JOINS, members, train_together
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import distributed
 
-from edl_workflows.agent import nccl_group
-from edl_workflows.agent.gloo_group import GlooGroup
-from edl_workflows.agent.nccl_group import NcclGroup, choose_group
-from edl_workflows.agent.torch_collective import TorchTraining
-from edl_workflows.agent.world import Wishes
-from edl_workflows.exceptions import UnavailableError
+from edl_workflows.core.exceptions import UnavailableError
+from edl_workflows.training.collective import nccl_group
+from edl_workflows.training.collective.gloo_group import GlooGroup
+from edl_workflows.training.collective.nccl_group import NcclGroup, choose_group
+from edl_workflows.training.collective.world import Wishes
+from edl_workflows.training.frameworks.torch_collective import TorchTraining
 from tests.torch.fake_nccl import FakeNccl
 from tests.torch.members import joined, parameters, places, together
 from tests.torch.test_torch_collective import STEPS, broadcast, equal, mini_batches, train
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 def nccl(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeNccl]]:
     """Groups of members are of NCCL."""
     monkeypatch.setattr(distributed, "ProcessGroupNCCL", FakeNccl)
-    monkeypatch.setattr("edl_workflows.agent.torch_collective.choose_group", NcclGroup)
+    monkeypatch.setattr("edl_workflows.training.frameworks.torch_collective.choose_group", NcclGroup)
     monkeypatch.setattr(FakeNccl, "made", [])
     monkeypatch.setattr(FakeNccl, "connects", threading.Event())
     FakeNccl.connects.set()

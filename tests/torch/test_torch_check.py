@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import distributed
 
-from edl_workflows.agent import torch_check
-from edl_workflows.agent.environment import NodeEnvironment
-from edl_workflows.agent.node_check import CheckPlace, run_node_check
-from edl_workflows.agent.world import Place
-from edl_workflows.jobs import names
-from edl_workflows.protocol.node_check import CheckMember, CheckRound
-from edl_workflows.protocol.nodes import CheckReport, NodeRef
+from edl_workflows.core.kubernetes import names
+from edl_workflows.core.protocol.node_check import CheckMember, CheckRound
+from edl_workflows.core.protocol.nodes import CheckReport, NodeRef
+from edl_workflows.services.agent import torch_check
+from edl_workflows.services.agent.node_check import CheckPlace, run_node_check
+from edl_workflows.training.collective.regrouping import Place
+from edl_workflows.training.environment import NodeEnvironment
 
 PAIR = 2
 

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from edl_workflows.agent.checkpoint_parts import STATE_FILE
-from edl_workflows.agent.gloo_group import GlooGroup
-from edl_workflows.agent.regrouping import CannotTakePartError
-from edl_workflows.agent.tensors import load, save
-from edl_workflows.agent.torch_collective import TorchModel, TorchTraining
-from edl_workflows.agent.world import Place, Reduced, Wishes
-from edl_workflows.exceptions import CheckpointError, InvalidError, UnavailableError
+from edl_workflows.core.exceptions import CheckpointError, InvalidError, UnavailableError
+from edl_workflows.training.checkpoints.checkpoint_parts import STATE_FILE
+from edl_workflows.training.checkpoints.tensors import load, save
+from edl_workflows.training.collective.gloo_group import GlooGroup
+from edl_workflows.training.collective.regrouping import CannotTakePartError, Place
+from edl_workflows.training.collective.world import Reduced, Wishes
+from edl_workflows.training.frameworks.torch_collective import TorchModel, TorchTraining
 from tests.torch.members import (
     PIXELS,
     SECONDS,
@@ -204,8 +204,8 @@ def test_all_kinds_of_parameters() -> None:
 
 def test_buckets_are_reduced_while_gradients_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     """With small buckets, the all-reduce of the last layer begins before the first layer has its gradient."""
-    monkeypatch.setattr("edl_workflows.agent.gradient_buckets._BUCKET_BYTES", 1)
-    monkeypatch.setattr("edl_workflows.agent.gradient_buckets._FIRST_BUCKET_BYTES", 1)
+    monkeypatch.setattr("edl_workflows.training.frameworks.gradient_buckets._BUCKET_BYTES", 1)
+    monkeypatch.setattr("edl_workflows.training.frameworks.gradient_buckets._FIRST_BUCKET_BYTES", 1)
     (member,) = joined(1)
     events: list[str] = []
     assert member._group is not None

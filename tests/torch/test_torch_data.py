@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_workflows.agent.sampler import Dataset, ElasticSampler
-from edl_workflows.agent.torch_data import ElasticDataLoader
-from edl_workflows.agent.world import World
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.training.collective.world import World
+from edl_workflows.training.data.sampler import Dataset, ElasticSampler
+from edl_workflows.training.data.torch_data import ElasticDataLoader
 from tests.docs.torch_data import train
 
 MOST = 4

@@ -10,8 +10,8 @@ from torch import distributed
 from torch.distributed import checkpoint, tensor
 from torch.multiprocessing import spawn
 
-from edl_workflows.agent import tensors
-from edl_workflows.agent.torch_state import to_saved_state
+from edl_workflows.training.checkpoints import tensors
+from edl_workflows.training.frameworks.torch_state import to_saved_state
 
 ROWS, COLUMNS = 12, 5
 

@@ -9,13 +9,13 @@ import torch
 from torch.distributed import checkpoint
 from torch.multiprocessing import spawn
 
-from edl_workflows.agent import tensors
-from edl_workflows.agent.checkpoint_parts import Part
-from edl_workflows.agent.tensor_parts import OFFSETS, assemble
-from edl_workflows.agent.tensors import Loaded
-from edl_workflows.agent.torch_parts import part_of_state, restore_state
-from edl_workflows.agent.torch_state import from_saved_state
-from edl_workflows.exceptions import CheckpointError
+from edl_workflows.core.exceptions import CheckpointError
+from edl_workflows.training.checkpoints import tensors
+from edl_workflows.training.checkpoints.checkpoint_parts import Part
+from edl_workflows.training.checkpoints.tensor_parts import OFFSETS, assemble
+from edl_workflows.training.checkpoints.tensors import Loaded
+from edl_workflows.training.frameworks.torch_parts import part_of_state, restore_state
+from edl_workflows.training.frameworks.torch_state import from_saved_state
 from tests.torch.sharded_ranks import run_rank
 
 RANKS = 3

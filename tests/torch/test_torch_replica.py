@@ -15,15 +15,16 @@ import torch
 from torch import distributed
 from torch.multiprocessing import spawn
 
-from edl_workflows.agent.checkpoint_parts import Part
-from edl_workflows.agent.gloo_group import serve_store
-from edl_workflows.agent.tensor_parts import assemble
-from edl_workflows.agent.tensors import load
-from edl_workflows.agent.torch_collective import TorchTraining
-from edl_workflows.agent.torch_replica import join_replica_group
-from edl_workflows.agent.world import Place, Wishes
-from edl_workflows.exceptions import InvalidError
-from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.protocol.nodes import CLUSTER_LOST_EXIT_CODE
+from edl_workflows.training.checkpoints.checkpoint_parts import Part
+from edl_workflows.training.checkpoints.tensor_parts import assemble
+from edl_workflows.training.checkpoints.tensors import load
+from edl_workflows.training.collective.gloo_group import serve_store
+from edl_workflows.training.collective.regrouping import Place
+from edl_workflows.training.collective.world import Wishes
+from edl_workflows.training.frameworks.torch_collective import TorchTraining
+from edl_workflows.training.frameworks.torch_replica import join_replica_group
 from tests.torch.members import SECONDS, network, places, records
 from tests.torch.replica_ranks import RANKS, SIZE, STEPS, free_addresses, job_of, run_rank, whole_state
 

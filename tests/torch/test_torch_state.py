@@ -9,11 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_workflows.agent import torch_state
-from edl_workflows.agent.checkpoint_parts import STATE_FILE
-from edl_workflows.agent.tensors import load, save
-from edl_workflows.agent.torch_state import from_saved_state, join, split, to_saved_state
-from edl_workflows.exceptions import CheckpointError, InvalidError
+from edl_workflows.core.exceptions import CheckpointError, InvalidError
+from edl_workflows.training.checkpoints.checkpoint_parts import STATE_FILE
+from edl_workflows.training.checkpoints.tensors import load, save
+from edl_workflows.training.frameworks import torch_state
+from edl_workflows.training.frameworks.torch_state import from_saved_state, join, split, to_saved_state
 
 TYPES = sorted(torch_state._TYPES, key=str)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from edl_workflows.agent.torch_collective import TorchModel
-from edl_workflows.agent.world import Wishes
+from edl_workflows.training.collective.world import Wishes
+from edl_workflows.training.frameworks.torch_collective import TorchModel
 from tests.torch.members import joined, network, records, together
 
 STEPS, BATCH, PARTS = 4, 8, 4

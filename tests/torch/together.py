@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 
 import pytest
 
-from edl_workflows.agent.saving import SaveWish
-from edl_workflows.agent.world import World
-from edl_workflows.protocol.cluster import Member, TrainingCluster
-from edl_workflows.protocol.nodes import NodeRef
+from edl_workflows.core.protocol.cluster import Member, TrainingCluster
+from edl_workflows.core.protocol.nodes import NodeRef
+from edl_workflows.training.checkpoints.saving import SaveWish
+from edl_workflows.training.collective.world import World
 from tests.torch.alone import JobAlone
 from tests.torch.members import SECONDS, places, together
 

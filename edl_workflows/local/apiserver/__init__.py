@@ -5,7 +5,7 @@ From the bottom to the top:
 - `errors`: refusals, shaped as ``Status`` objects
 - `store`: versioned objects, bounded history and watches on one SQLite log
 - `selectors`, `metadata`: label and field selectors; names, uids and times of every object
-- `schemas`, `rules`: violations of structural schemas (`edl_workflows.schemas`) and of their CEL rules
+- `schemas`, `rules`: violations of structural schemas (`edl_workflows.core.schemas`) and of their CEL rules
 - `patches`: JSON, merge and strategic merge patch
 - `catalog`: the served resources, built-in or defined by CRDs
 - `builtin`, `builtin_pods`, `checks`, `quantities`: the built-in kinds: defaults and light validation

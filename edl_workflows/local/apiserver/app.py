@@ -9,19 +9,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from edl_workflows.local.apiserver import (
-    auth,
-    discovery,
-    errors,
-    garbage,
-    off_loop,
-    requests,
-    revisions,
-    verbs,
-    views,
-)
-from edl_workflows.local.apiserver.revisions import Object
+from edl_workflows.local.apiserver import auth, discovery, errors, off_loop, requests, verbs, views
+from edl_workflows.local.apiserver.objects import garbage
 from edl_workflows.local.apiserver.server import ApiServer
+from edl_workflows.local.apiserver.storage import revisions
+from edl_workflows.local.apiserver.storage.revisions import Object
 
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 

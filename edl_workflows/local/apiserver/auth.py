@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from edl_workflows.local.apiserver import errors
-from edl_workflows.local.apiserver.catalog import ServedResource
-from edl_workflows.local.apiserver.revisions import StoreKey
-from edl_workflows.local.apiserver.store import ObjectStore
+from edl_workflows.local.apiserver.objects.catalog import ServedResource
+from edl_workflows.local.apiserver.storage.revisions import StoreKey
+from edl_workflows.local.apiserver.storage.store import ObjectStore
 
 READS = frozenset({"get", "list", "watch"})
 SHARED = frozenset(

@@ -9,11 +9,12 @@ import copy
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from edl_workflows.local.apiserver import errors, patches, selectors
-from edl_workflows.local.apiserver.catalog import ServedResource
-from edl_workflows.local.apiserver.deletion import DeletionOptions
-from edl_workflows.local.apiserver.registry import Registry, WriteOptions
-from edl_workflows.local.apiserver.revisions import Object, StoreKey
+from edl_workflows.local.apiserver import errors
+from edl_workflows.local.apiserver.objects import patches, selectors
+from edl_workflows.local.apiserver.objects.catalog import ServedResource
+from edl_workflows.local.apiserver.objects.deletion import DeletionOptions
+from edl_workflows.local.apiserver.objects.registry import Registry, WriteOptions
+from edl_workflows.local.apiserver.storage.revisions import Object, StoreKey
 
 
 class LocalClient:

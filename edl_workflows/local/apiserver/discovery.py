@@ -7,8 +7,8 @@ descriptions of built-in fields. ``/openapi/v2`` describes all kinds in one docu
 import hashlib
 import json
 
-from edl_workflows.local.apiserver.catalog import Catalog, ServedResource
-from edl_workflows.local.apiserver.revisions import Object
+from edl_workflows.local.apiserver.objects.catalog import Catalog, ServedResource
+from edl_workflows.local.apiserver.storage.revisions import Object
 
 SERVER_VERSION = {
     "major": "1",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edl_workflows.exceptions import EdlError
+from edl_workflows.core.exceptions import EdlError
 
 
 @dataclass(frozen=True)

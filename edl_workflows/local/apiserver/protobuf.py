@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from edl_workflows.local.apiserver import errors
-from edl_workflows.local.apiserver.revisions import Object
+from edl_workflows.local.apiserver.storage.revisions import Object
 
 MAGIC = b"k8s\x00"
 """The beginning of every Kubernetes protobuf body."""

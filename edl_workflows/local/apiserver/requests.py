@@ -10,20 +10,13 @@ from typing import Any
 import yaml
 from starlette.requests import Request
 
-from edl_workflows.local.apiserver import (
-    deletion,
-    discovery,
-    errors,
-    off_loop,
-    patches,
-    protobuf,
-    registry,
-)
-from edl_workflows.local.apiserver.catalog import Catalog, ServedResource
-from edl_workflows.local.apiserver.checks import MAX_DEFINITION_VALUES
-from edl_workflows.local.apiserver.deletion import DeletionOptions
-from edl_workflows.local.apiserver.registry import WriteOptions
-from edl_workflows.local.apiserver.revisions import Object
+from edl_workflows.local.apiserver import discovery, errors, off_loop, protobuf
+from edl_workflows.local.apiserver.objects import deletion, patches, registry
+from edl_workflows.local.apiserver.objects.catalog import Catalog, ServedResource
+from edl_workflows.local.apiserver.objects.checks import MAX_DEFINITION_VALUES
+from edl_workflows.local.apiserver.objects.deletion import DeletionOptions
+from edl_workflows.local.apiserver.objects.registry import WriteOptions
+from edl_workflows.local.apiserver.storage.revisions import Object
 
 MAX_DIGITS = 18
 """Most digits of a number in the query: enough for 64-bit integers. Python raises a different error for more

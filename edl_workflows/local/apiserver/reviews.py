@@ -6,10 +6,11 @@ authorization.k8s.io).
 
 from collections.abc import Callable, Mapping
 
-from edl_workflows.local.apiserver import admission, auth, errors
+from edl_workflows.local.apiserver import auth, errors
 from edl_workflows.local.apiserver.auth import Authenticator, Identity
-from edl_workflows.local.apiserver.catalog import Catalog, ServedResource
-from edl_workflows.local.apiserver.revisions import Object
+from edl_workflows.local.apiserver.objects import admission
+from edl_workflows.local.apiserver.objects.catalog import Catalog, ServedResource
+from edl_workflows.local.apiserver.storage.revisions import Object
 
 _ALL = ["*"]
 _REASON = (

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edl_workflows.local.apiserver import builtin
 from edl_workflows.local.apiserver.auth import Authenticator
-from edl_workflows.local.apiserver.catalog import Catalog
 from edl_workflows.local.apiserver.client import LocalClient
-from edl_workflows.local.apiserver.garbage import GarbageCollector
-from edl_workflows.local.apiserver.registry import Registry
+from edl_workflows.local.apiserver.objects import builtin
+from edl_workflows.local.apiserver.objects.catalog import Catalog
+from edl_workflows.local.apiserver.objects.garbage import GarbageCollector
+from edl_workflows.local.apiserver.objects.registry import Registry
 from edl_workflows.local.apiserver.reviews import Reviewer
-from edl_workflows.local.apiserver.store import ObjectStore
+from edl_workflows.local.apiserver.storage.store import ObjectStore
 from edl_workflows.local.apiserver.subresources import LogProvider
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from starlette.applications import Starlette
 
-from edl_workflows.local.apiserver.store import ObjectStore
-from edl_workflows.process.http import HttpServer, ListenOptions
+from edl_workflows.local.apiserver.storage.store import ObjectStore
+from edl_workflows.runtime.process.http import HttpServer, ListenOptions
 
 _LIFE = dt.timedelta(days=3650)
 _RENEW_BEFORE = dt.timedelta(days=30)

@@ -9,11 +9,13 @@ from datetime import UTC, datetime, timedelta
 
 from starlette.responses import Response, StreamingResponse
 
-from edl_workflows.local.apiserver import auth, errors, metadata, requests, revisions, schemas, store, views
-from edl_workflows.local.apiserver.catalog import ServedResource
-from edl_workflows.local.apiserver.deletion import DeletionOptions
-from edl_workflows.local.apiserver.registry import Registry
-from edl_workflows.local.apiserver.revisions import Object, StoreKey
+from edl_workflows.local.apiserver import auth, errors, requests, views
+from edl_workflows.local.apiserver.objects import metadata, schemas
+from edl_workflows.local.apiserver.objects.catalog import ServedResource
+from edl_workflows.local.apiserver.objects.deletion import DeletionOptions
+from edl_workflows.local.apiserver.objects.registry import Registry
+from edl_workflows.local.apiserver.storage import revisions, store
+from edl_workflows.local.apiserver.storage.revisions import Object, StoreKey
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from edl_workflows.local.apiserver.catalog import ServedResource, TableColumn
-from edl_workflows.local.apiserver.revisions import Object
+from edl_workflows.local.apiserver.objects.catalog import ServedResource, TableColumn
+from edl_workflows.local.apiserver.storage.revisions import Object
 
 Cells = Callable[[Object, datetime], list[Any]]
 _UNKNOWN = "<unknown>"

@@ -8,22 +8,14 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from edl_workflows.local.apiserver import (
-    errors,
-    off_loop,
-    requests,
-    revisions,
-    selectors,
-    store,
-    subresources,
-    views,
-    watches,
-)
+from edl_workflows.local.apiserver import errors, off_loop, requests, subresources, views
+from edl_workflows.local.apiserver.objects import selectors
+from edl_workflows.local.apiserver.objects.registry import WriteResult
 from edl_workflows.local.apiserver.off_loop import LONG_BYTES, Computations
-from edl_workflows.local.apiserver.registry import WriteResult
 from edl_workflows.local.apiserver.requests import RequestTarget
-from edl_workflows.local.apiserver.revisions import Object, StoreKey
 from edl_workflows.local.apiserver.server import ApiServer
+from edl_workflows.local.apiserver.storage import revisions, store, watches
+from edl_workflows.local.apiserver.storage.revisions import Object, StoreKey
 
 BOOKMARK_SECONDS = 30.0
 """Interval of bookmarks in a watch without changes."""

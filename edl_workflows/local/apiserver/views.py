@@ -10,10 +10,11 @@ from itertools import islice
 
 from starlette.responses import Response
 
-from edl_workflows.jobs.reported_text import escape_controls
-from edl_workflows.local.apiserver import errors, revisions, tables
-from edl_workflows.local.apiserver.catalog import ServedResource
-from edl_workflows.local.apiserver.revisions import Object
+from edl_workflows.core.protocol.reported_text import escape_controls
+from edl_workflows.local.apiserver import errors, tables
+from edl_workflows.local.apiserver.objects.catalog import ServedResource
+from edl_workflows.local.apiserver.storage import revisions
+from edl_workflows.local.apiserver.storage.revisions import Object
 
 MAX_WARNINGS = 50
 """Most warnings of a response: Python's HTTP clients read at most 100 headers."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import structlog
 
 from edl_workflows.local.network.ports import LOOPBACK
-from edl_workflows.process.connections import (
+from edl_workflows.runtime.process.connections import (
     ACCEPTED_IN_A_TURN,
     Connections,
     connection_limit,

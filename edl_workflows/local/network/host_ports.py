@@ -5,7 +5,7 @@ import contextlib
 import socket
 from collections.abc import Iterable
 
-from edl_workflows.exceptions import UnavailableError
+from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.local.network.ports import LOOPBACK
 
 FIRST, LAST = 20_000, 32_767

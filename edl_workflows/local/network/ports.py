@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from edl_workflows.exceptions import UnavailableError
+from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.local.pods import Pod, Service, target_port
 from edl_workflows.local.selection import ServiceSelection
 

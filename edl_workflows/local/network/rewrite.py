@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 
-from edl_workflows.protocol.addresses import canonical_host
+from edl_workflows.core.protocol.addresses import canonical_host
 
 _ADDRESS = re.compile(
     r"(?<![\w.-])(?P<host>[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*\.?)"

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from edl_workflows.exceptions import InvalidError
-from edl_workflows.jobs.objects import parse_quantity
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.kubernetes.objects import parse_quantity
 from edl_workflows.local.pods import (
     ConfigObjectRef,
     Container,

@@ -6,7 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edl_workflows.jobs import names
+from edl_workflows.core.kubernetes import names
+from edl_workflows.core.protocol.addresses import (
+    NAMESPACE_VARIABLE,
+    PORT_VARIABLE_PREFIX,
+    SERVICE_MAP_VARIABLE,
+)
 from edl_workflows.local import files
 from edl_workflows.local.network.network import Network
 from edl_workflows.local.network.ports import LOOPBACK
@@ -16,7 +21,6 @@ from edl_workflows.local.runner.attempts import Launch, Mount
 from edl_workflows.local.runner.containers import ContainerRunner
 from edl_workflows.local.runner.environment import ValueSources, container_variables, expand_variables
 from edl_workflows.local.runner.volumes import Lookups, PodVolumes
-from edl_workflows.protocol.addresses import NAMESPACE_VARIABLE, PORT_VARIABLE_PREFIX, SERVICE_MAP_VARIABLE
 
 MACHINE_VARIABLES = (
     "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from edl_workflows.exceptions import UnavailableError
+from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.local.apiserver.client import LocalClient
 from edl_workflows.local.apiserver.errors import ApiError
 from edl_workflows.local.events import EventRecorder

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from edl_workflows.local.apiserver.revisions import Object
+from edl_workflows.local.apiserver.storage.revisions import Object
 from edl_workflows.local.apiserver.subresources import LogRequest
 from edl_workflows.local.mirror import Mirror
 from edl_workflows.local.pods import Pod, config_references

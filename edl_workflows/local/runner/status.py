@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from edl_workflows.local.apiserver.metadata import format_time
+from edl_workflows.local.apiserver.objects.metadata import format_time
 from edl_workflows.local.pods import Container, Pod
 from edl_workflows.local.runner.attempts import AttemptEnd
 from edl_workflows.local.runner.lifecycle import ContainerState, PodFailure, PodSituation, back_off_of

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from edl_workflows.exceptions import Problem
-from edl_workflows.local.apiserver import builtin, quantities
+from edl_workflows.core.exceptions import Problem
+from edl_workflows.local.apiserver.objects import builtin, quantities
 from edl_workflows.local.runner import listening
 
 VOLUME_KINDS = ("configMap", "downwardAPI", "emptyDir", "hostPath", "projected", "secret")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edl_workflows.jobs.objects import parse_quantity
+from edl_workflows.core.kubernetes.objects import parse_quantity
 from edl_workflows.local.pods import Container, FieldRef, ResourceFieldRef, VolumeMount
 from edl_workflows.local.runner.attempts import Mount
 from edl_workflows.local.runner.environment import (

@@ -12,8 +12,8 @@ import structlog
 
 from edl_workflows.local.apiserver.client import LocalClient
 from edl_workflows.local.apiserver.errors import ApiError
-from edl_workflows.local.apiserver.metadata import format_time
-from edl_workflows.local.apiserver.revisions import Object
+from edl_workflows.local.apiserver.objects.metadata import format_time
+from edl_workflows.local.apiserver.storage.revisions import Object
 from edl_workflows.local.events import EventRecorder
 from edl_workflows.local.mirror import Mirror
 from edl_workflows.local.pods import Pod

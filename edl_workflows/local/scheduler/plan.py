@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from edl_workflows.jobs.names import MASTER_TYPE, REPLICA_TYPE_LABEL
-from edl_workflows.jobs.node_selector import requirement_holds
+from edl_workflows.core.kubernetes.names import MASTER_TYPE, REPLICA_TYPE_LABEL
+from edl_workflows.core.kubernetes.node_selector import requirement_holds
 from edl_workflows.local.pods import Pod
 from edl_workflows.local.scheduler.resources import Amounts, pod_requests
 

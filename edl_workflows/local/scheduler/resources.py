@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from edl_workflows.jobs.objects import parse_quantity
+from edl_workflows.core.kubernetes.objects import parse_quantity
 from edl_workflows.local.pods import Container, Pod
 
 _PODS = "pods"

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.argo.lint import check, check_texts, documents
-from edl_workflows.argo.lint.documents import Document
-from edl_workflows.argo.lint.findings import Finding
+from edl_workflows.pipelines.argo.lint import check, check_texts, documents
+from edl_workflows.pipelines.argo.lint.documents import Document
+from edl_workflows.pipelines.argo.lint.findings import Finding
 from tests.argo.lint.cases import PRINT, template
 
 SECONDS = 10.0

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from edl_workflows.argo.lint import cel, check, check_texts, crds, schema
-from edl_workflows.argo.lint.findings import Finding
+from edl_workflows.pipelines.argo.lint import cel, check, check_texts, crds, schema
+from edl_workflows.pipelines.argo.lint.findings import Finding
 from tests.argo.lint.cases import PRINT, PRINTER, SHOW, steps, template, templates, workflow
 from tests.argo.lint.rule_cases import CASES
 
-DEFINITIONS = resources.files("edl_workflows.argo.lint") / crds.FILE
+DEFINITIONS = resources.files("edl_workflows.pipelines.argo.lint") / crds.FILE
 LIBRARY = (
     templates(SHOW)
     .replace("kind: Workflow", "kind: WorkflowTemplate")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from edl_workflows.argo.lint import check_texts
-from edl_workflows.argo.lint.rules import RULES
+from edl_workflows.pipelines.argo.lint import check_texts
+from edl_workflows.pipelines.argo.lint.rules import RULES
 from tests.argo.lint.cases import Case
 from tests.argo.lint.rule_cases import CASES
 

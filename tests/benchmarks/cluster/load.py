@@ -18,13 +18,13 @@ from typing import Any
 
 import yaml
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.api import ApiResource
-from edl_workflows.kube import client, transport
-from edl_workflows.kube.cache import ObjectChange
-from edl_workflows.kube.connect import Cluster, ClusterSource
-from edl_workflows.kube.informer import Informer
-from edl_workflows.kube.resources import CRDS, ELASTIC_JOBS, Scope
+from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes.api import ApiResource
+from edl_workflows.runtime.kube import client, transport
+from edl_workflows.runtime.kube.cache import ObjectChange
+from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
+from edl_workflows.runtime.kube.informer import Informer
+from edl_workflows.runtime.kube.resources import CRDS, ELASTIC_JOBS, Scope
 from edl_workflows.testing import free_port
 from tests.benchmarks.cluster.audit import AuditLog, by_kind
 from tests.benchmarks.cluster.masters import ROLES
@@ -98,7 +98,7 @@ def ours(account: str = "") -> Contender:
         account: the ServiceAccount that the jobs' masters share; "" for one a job, with rights to that job
             alone.
     """
-    folder = package_files.files("edl_workflows.jobs") / "crds"
+    folder = package_files.files("edl_workflows.core.jobs") / "crds"
     crds = [file.read_text() for file in folder.iterdir()]
     who = f"{CONTROLLER}, masters share an account" if account else CONTROLLER
 
@@ -222,7 +222,7 @@ def _start_ours(stack: ExitStack, plane: Plane, binaries: Binaries) -> "subproce
     command = [
         sys.executable,
         "-m",
-        "edl_workflows.cli",
+        "edl_workflows.pipelines.cli",
         "controller",
         "run",
         "--all-namespaces",

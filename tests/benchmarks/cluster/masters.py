@@ -12,13 +12,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from edl_workflows.jobs import names
-from edl_workflows.kube import client
-from edl_workflows.kube.cache import ObjectChange
-from edl_workflows.kube.connect import Cluster, ClusterSource
-from edl_workflows.kube.informer import Informer
-from edl_workflows.kube.resources import PODS, Scope
-from edl_workflows.kube.watch import EventType
+from edl_workflows.core.kubernetes import names
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.cache import ObjectChange
+from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
+from edl_workflows.runtime.kube.informer import Informer
+from edl_workflows.runtime.kube.resources import PODS, Scope
+from edl_workflows.runtime.kube.watch import EventType
 
 ROLES = {"ps": 1, "worker": 2}
 """With the master four pods a job, as many as a TFJob of one parameter server and three workers has."""

@@ -17,10 +17,10 @@ from typing import Any
 
 import yaml
 
-from edl_workflows.exceptions import EdlError
-from edl_workflows.kube import client, transport
-from edl_workflows.kube.connect import CallPolicy, Cluster
-from edl_workflows.kube.resources import NAMESPACES, NODES, SERVICE_ACCOUNTS, Scope
+from edl_workflows.core.exceptions import EdlError
+from edl_workflows.runtime.kube import client, transport
+from edl_workflows.runtime.kube.connect import CallPolicy, Cluster
+from edl_workflows.runtime.kube.resources import NAMESPACES, NODES, SERVICE_ACCOUNTS, Scope
 from edl_workflows.testing import free_port
 
 BENCH, CONTROLLER, MASTERS, PEER = "bench", "edl-controller", "edl-masters", "training-operator"

@@ -5,9 +5,9 @@ import shutil
 import time
 from dataclasses import dataclass
 
-from edl_workflows.cli import crds
-from edl_workflows.jobs import names
-from edl_workflows.jobs.view import JobPhase
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.kubernetes import names
+from edl_workflows.pipelines.cli.services import crds
 from tests.benchmarks.cluster.waiting import fresh_namespace
 from tests.cluster.bed.bed import Bed
 from tests.cluster.training import Controllers, PodJob

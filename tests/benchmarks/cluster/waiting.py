@@ -17,11 +17,11 @@ from typing import Any
 
 import yaml
 
-from edl_workflows.argo.nodes import nodes_of
-from edl_workflows.argo.workflows import ACCOUNT
-from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import ELASTIC_JOBS, NAMESPACES, PODS, SERVICE_ACCOUNTS, Scope
+from edl_workflows.pipelines.argo.nodes import nodes_of
+from edl_workflows.pipelines.argo.templates.workflows import ACCOUNT
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS, NAMESPACES, PODS, SERVICE_ACCOUNTS, Scope
 from tests.benchmarks.cluster.audit import AuditLog, by_kind
 from tests.cluster.argo_runs import SPEC, Argo, Run, argo
 from tests.cluster.bed.bed import Bed

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edl_workflows.exceptions import EdlError
+from edl_workflows.core.exceptions import EdlError
 
 _STOP_SECONDS = 3.0
 """How long a daemon may take to end. The API server would drain for a minute; nothing here needs it to."""

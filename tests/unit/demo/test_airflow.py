@@ -7,8 +7,8 @@ import httpx
 import pytest
 import stamina
 
-from edl_workflows.demo.airflow import Airflow
-from edl_workflows.exceptions import UnavailableError
+from edl_workflows.core.exceptions import UnavailableError
+from tests.demo.airflow import Airflow
 
 CALLS = 3
 

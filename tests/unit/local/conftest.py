@@ -21,8 +21,8 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 @pytest.fixture
 def pods(local: LocalCluster, request: pytest.FixtureRequest) -> Iterator[Pods]:
     """Pods of a namespace of the test's own."""
-    from edl_workflows.kube import client
-    from edl_workflows.kube.resources import NAMESPACES
+    from edl_workflows.runtime.kube import client
+    from edl_workflows.runtime.kube.resources import NAMESPACES
 
     name = f"test-{abs(hash(request.node.nodeid)) % 10**10}"
     admin = local.client()

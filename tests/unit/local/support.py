@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from edl_workflows.kube import client, logs
-from edl_workflows.kube.client import DeletionOptions
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import PODS, Object
+from edl_workflows.runtime.kube import client, logs
+from edl_workflows.runtime.kube.client import DeletionOptions
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import PODS, Object
 
 T = TypeVar("T")
 WAIT_SECONDS = 120.0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.local.capacity import MAX_PODS, PODS_PER_CORE, Capacity
 from edl_workflows.local.testing import Settings, cluster
 from tests.unit.local.support import Pods, container, eventually

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.jobs.api import SERVICES, ApiResource
-from edl_workflows.kube import client
-from edl_workflows.kube.resources import Object
+from edl_workflows.core.kubernetes.api import SERVICES, ApiResource
 from edl_workflows.local.endpoints import endpoint_subsets
 from edl_workflows.local.pods import Pod, Service
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.resources import Object
 from tests.unit.local.support import Pods, container, eventually
 
 ENDPOINTS = ApiResource("", "v1", "endpoints", "Endpoints")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.local.apiserver.revisions import Object
+from edl_workflows.local.apiserver.storage.revisions import Object
 from edl_workflows.local.capacity import Capacity
 from edl_workflows.local.cluster import ClusterOptions, RunningCluster, running_cluster
 from edl_workflows.local.network import host_ports

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from edl_workflows.simulator.application import Application, ValidationTrace
 from edl_workflows.simulator.job import BatchAgent, FixedBatch
-from edl_workflows.simulator.scheduler import ActiveJob
+from edl_workflows.simulator.schedulers.scheduler import ActiveJob
 from edl_workflows.simulator.throughput import Placement, StepTime, ThroughputTable
 from edl_workflows.simulator.workload import WorkloadJob
 

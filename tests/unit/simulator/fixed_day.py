@@ -9,10 +9,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 
-from edl_workflows.scaling.policies import POLICIES
-from edl_workflows.scaling.pollux.goodput import BatchLimits, GoodputModel, GradParams
-from edl_workflows.scaling.pollux.goodput_fit import FitCache, StepMeasurement, fit_step_times
-from edl_workflows.scaling.pollux.speedup import SpeedupTable
+from edl_workflows.core.scaling.policies import POLICIES
+from edl_workflows.core.scaling.pollux.goodput import BatchLimits, GoodputModel, GradParams
+from edl_workflows.core.scaling.pollux.goodput_fit import FitCache, StepMeasurement, fit_step_times
+from edl_workflows.core.scaling.pollux.speedup import SpeedupTable
 from edl_workflows.simulator import paddle
 from edl_workflows.simulator.application import Application, ValidationTrace
 from edl_workflows.simulator.capacity import CapacityChange, draw_failures, service_changes

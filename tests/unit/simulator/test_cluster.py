@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.simulator.capacity import FAILURE, CapacityChange
 from edl_workflows.simulator.cluster import JobResult, SimulationSettings, simulate
-from edl_workflows.simulator.scheduler import JobScheduler
+from edl_workflows.simulator.schedulers.scheduler import JobScheduler
 from edl_workflows.simulator.workload import WorkloadJob
 from tests.unit.simulator.builders import Scripted, always, application, job
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.simulator import paddle, pictures
 from edl_workflows.simulator.cluster import SimulationRun, SimulationSettings, simulate
 from edl_workflows.simulator.paddle import PaddleCase

@@ -1,11 +1,11 @@
 """Pollux in the simulator: agents that learn, and the optimizer."""
 
-from edl_workflows.scaling.pollux.goodput_fit import FitCache
+from edl_workflows.core.scaling.pollux.goodput_fit import FitCache
 from edl_workflows.simulator.application import BatchSplit, GradientNoise
 from edl_workflows.simulator.cluster import SimulationSettings, simulate
 from edl_workflows.simulator.job import FixedBatch, TrainingMeasurement
-from edl_workflows.simulator.pollux import AdaptiveBatch, PolluxScheduler
-from edl_workflows.simulator.scheduler import JobScheduler, SchedulerInputs
+from edl_workflows.simulator.schedulers.pollux import AdaptiveBatch, PolluxScheduler
+from edl_workflows.simulator.schedulers.scheduler import JobScheduler, SchedulerInputs
 from edl_workflows.simulator.throughput import Placement, StepTime
 from tests.unit.simulator.builders import always, application, job
 

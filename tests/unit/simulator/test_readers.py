@@ -6,14 +6,9 @@ from statistics import fmean
 
 import pytest
 
-from edl_workflows.exceptions import InvalidError, NotFoundError
+from edl_workflows.core.exceptions import InvalidError, NotFoundError
 from edl_workflows.simulator.capacity import FAILURE, CapacityChange
-from edl_workflows.simulator.evaluation import (
-    PUBLISHED,
-    PUBLISHED_EACH,
-    read_applications,
-    read_evaluation,
-)
+from edl_workflows.simulator.evaluation import PUBLISHED, PUBLISHED_EACH, read_applications, read_evaluation
 from edl_workflows.simulator.readers import (
     is_pollux_workload,
     read_application,

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from edl_workflows.scaling.policies import POLICIES
+from edl_workflows.core.scaling.policies import POLICIES
 from tests.unit.simulator.fixed_day import digests
 
 RECORDED = {

@@ -7,11 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_workflows.scaling.first_fit import FirstFitPolicy
+from edl_workflows.core.scaling.first_fit import FirstFitPolicy
 from edl_workflows.simulator.cluster import SimulationSettings, simulate
-from edl_workflows.simulator.optimus import OptimusScheduler
-from edl_workflows.simulator.scheduler import ActiveJob, JobScheduler, PolicyScheduler, SchedulerInputs
-from edl_workflows.simulator.tiresias import QUEUE_THRESHOLD, TiresiasScheduler
+from edl_workflows.simulator.schedulers.optimus import OptimusScheduler
+from edl_workflows.simulator.schedulers.scheduler import (
+    ActiveJob,
+    JobScheduler,
+    PolicyScheduler,
+    SchedulerInputs,
+)
+from edl_workflows.simulator.schedulers.tiresias import QUEUE_THRESHOLD, TiresiasScheduler
 from edl_workflows.simulator.workload import WorkloadJob
 from tests.unit.simulator.builders import application, job
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.exceptions import InvalidError
-from edl_workflows.scaling.pollux.goodput_fit import FitCache
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.scaling.pollux.goodput_fit import FitCache
 from edl_workflows.simulator.capacity import FAILURE, CapacityChange
 from edl_workflows.simulator.cluster import SimulationSettings
 from edl_workflows.simulator.metrics import RunMetrics

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.simulator.throughput import StepTime, StepTimeCurve, ThroughputTable, smallest_rotation
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.simulator.cluster import SimulationSettings, simulate
 from edl_workflows.simulator.workload import ClusterJob, WorkloadJob, linear_application, workload_of
 from tests.unit.simulator.builders import always

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.local.apiserver.server import ApiServer, open_server
-from edl_workflows.local.apiserver.store import ObjectStore
+from edl_workflows.local.apiserver.storage.store import ObjectStore
 
 
 @pytest.fixture

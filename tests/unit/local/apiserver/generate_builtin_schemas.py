@@ -23,7 +23,10 @@ ROOTS = (
     "V1SubjectAccessReview", "V1SelfSubjectReview", "V1TokenReview",
 )  # fmt: skip
 OPEN: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
-QUANTITY = {**OPEN, "x-edl-quantity": True}  # text or a number: `edl_workflows.local.apiserver.quantities`
+QUANTITY = {
+    **OPEN,
+    "x-edl-quantity": True,
+}  # text or a number: `edl_workflows.local.apiserver.objects.quantities`
 QUANTITIES = {
     "limits",
     "requests",

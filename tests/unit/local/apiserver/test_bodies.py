@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_workflows.local.apiserver import builtin, protobuf
+from edl_workflows.local.apiserver import protobuf
 from edl_workflows.local.apiserver.errors import ApiError
+from edl_workflows.local.apiserver.objects import builtin
 
 
 def _field(number: int, data: bytes) -> bytes:

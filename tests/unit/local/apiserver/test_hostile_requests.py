@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from edl_workflows.local.apiserver.app import build_app
-from edl_workflows.local.apiserver.revisions import Object
 from edl_workflows.local.apiserver.server import ApiServer
+from edl_workflows.local.apiserver.storage.revisions import Object
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"

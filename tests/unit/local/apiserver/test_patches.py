@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_workflows.local.apiserver.builtin import type_schemas
 from edl_workflows.local.apiserver.errors import ApiError
-from edl_workflows.local.apiserver.patches import json_patch, merge_patch, strategic_merge_patch
+from edl_workflows.local.apiserver.objects.builtin import type_schemas
+from edl_workflows.local.apiserver.objects.patches import json_patch, merge_patch, strategic_merge_patch
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),

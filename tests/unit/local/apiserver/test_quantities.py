@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from edl_workflows.local.apiserver.errors import ApiError
-from edl_workflows.local.apiserver.revisions import Object, StoreKey
 from edl_workflows.local.apiserver.server import ApiServer
+from edl_workflows.local.apiserver.storage.revisions import Object, StoreKey
 
 
 def pod(**spec: Any) -> Object:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.local.apiserver import rules, schemas
+from edl_workflows.local.apiserver.objects import rules, schemas
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_workflows.local.apiserver import metadata, selectors
 from edl_workflows.local.apiserver.errors import ApiError
+from edl_workflows.local.apiserver.objects import metadata, selectors
 
 LABELS = st.dictionaries(st.sampled_from(["app", "tier"]), st.sampled_from(["x", "y", "1"]))
 

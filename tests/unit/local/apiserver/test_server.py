@@ -8,10 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from edl_workflows.local.apiserver import auth, errors, garbage, requests, views
+from edl_workflows.local.apiserver import auth, errors, requests, views
 from edl_workflows.local.apiserver.app import build_app
-from edl_workflows.local.apiserver.deletion import DeletionOptions
 from edl_workflows.local.apiserver.errors import ApiError
+from edl_workflows.local.apiserver.objects import garbage
+from edl_workflows.local.apiserver.objects.deletion import DeletionOptions
 from edl_workflows.local.apiserver.server import ApiServer
 from edl_workflows.local.apiserver.subresources import LogRequest
 

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from edl_workflows.local.apiserver.app import build_app
-from edl_workflows.local.apiserver.revisions import Object
 from edl_workflows.local.apiserver.server import ApiServer
+from edl_workflows.local.apiserver.storage.revisions import Object
 
 pytestmark = pytest.mark.slow
 

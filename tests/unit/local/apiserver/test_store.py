@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.local.apiserver.errors import ApiError
-from edl_workflows.local.apiserver.revisions import Object, Revision, StoreKey
-from edl_workflows.local.apiserver.store import ObjectStore
-from edl_workflows.local.apiserver.watches import StoreEvent, StoreWatch
+from edl_workflows.local.apiserver.storage.revisions import Object, Revision, StoreKey
+from edl_workflows.local.apiserver.storage.store import ObjectStore
+from edl_workflows.local.apiserver.storage.watches import StoreEvent, StoreWatch
 
 A = StoreKey("things", "ns", "a")
 
@@ -129,7 +129,7 @@ def test_slow_watcher_is_told_to_list_again(store: ObjectStore) -> None:
 def test_watcher_is_behind_by_bytes(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The events held for a watcher that does not read are bounded in bytes. When they exceed the limit, none
     is held."""
-    monkeypatch.setattr("edl_workflows.local.apiserver.watches.MAX_PENDING_BYTES", 1000)
+    monkeypatch.setattr("edl_workflows.local.apiserver.storage.watches.MAX_PENDING_BYTES", 1000)
     watch = store.watch("things", since=store.revision)
     store.create(A, _thing(text="x" * 600))
     held = watch._pending_bytes
@@ -148,7 +148,7 @@ def test_history_that_is_replayed_does_not_count(store: ObjectStore, monkeypatch
     store.create(A, _thing(text="x" * 600))
     for index in range(5):
         store.update(A, _thing(text="y" * 600, n=index))
-    monkeypatch.setattr("edl_workflows.local.apiserver.watches.MAX_PENDING_BYTES", 1000)
+    monkeypatch.setattr("edl_workflows.local.apiserver.storage.watches.MAX_PENDING_BYTES", 1000)
     watch = store.watch("things", since=start)
     store.update(A, _thing(text="z" * 600))
 
@@ -157,7 +157,7 @@ def test_history_that_is_replayed_does_not_count(store: ObjectStore, monkeypatch
 
 def test_events_come_in_portions(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader gets many large events in several portions, completely and in order."""
-    monkeypatch.setattr("edl_workflows.local.apiserver.watches.BATCH_BYTES", 1000)
+    monkeypatch.setattr("edl_workflows.local.apiserver.storage.watches.BATCH_BYTES", 1000)
     watch = store.watch("things", since=store.revision)
     store.create(A, _thing(text="x" * 600))
     for index in range(4):
@@ -177,12 +177,12 @@ def test_history_is_bounded_in_bytes(
     Watches from kept changes work; others get 410."""
     most = 100_000
     if not restarted:
-        monkeypatch.setattr("edl_workflows.local.apiserver.store.MAX_HISTORY_BYTES", most)
+        monkeypatch.setattr("edl_workflows.local.apiserver.storage.store.MAX_HISTORY_BYTES", most)
     kept = ObjectStore(tmp_path / "s.db")
     start = kept.create(StoreKey("others", "ns", "o"), _thing("o")).rv
     kept.create(A, _thing())
     versions = [kept.update(A, _thing(text=f"{index:010000}")).rv for index in range(40)]
-    monkeypatch.setattr("edl_workflows.local.apiserver.store.MAX_HISTORY_BYTES", most)
+    monkeypatch.setattr("edl_workflows.local.apiserver.storage.store.MAX_HISTORY_BYTES", most)
     if restarted:
         kept.close()
         kept = ObjectStore(tmp_path / "s.db")
@@ -201,7 +201,7 @@ def test_history_is_bounded_in_bytes(
 def test_object_is_too_large(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """An object larger than etcd allows can be neither created nor set by a client. Updates of the server
     itself may be larger, for example by a deletion timestamp."""
-    monkeypatch.setattr("edl_workflows.local.apiserver.store.MAX_OBJECT_BYTES", 1000)
+    monkeypatch.setattr("edl_workflows.local.apiserver.storage.store.MAX_OBJECT_BYTES", 1000)
     with pytest.raises(ApiError, match="etcdserver: request is too large") as refused:
         store.create(A, _thing(text="x" * 1000))
     store.create(A, _thing(text="x" * 800))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from edl_workflows.local.apiserver.errors import ApiError
-from edl_workflows.local.apiserver.revisions import StoreKey
-from edl_workflows.local.apiserver.store import ObjectStore
+from edl_workflows.local.apiserver.storage.revisions import StoreKey
+from edl_workflows.local.apiserver.storage.store import ObjectStore
 
 NAMES = st.sampled_from(["a", "b", "c"])
 State = dict[str, int]

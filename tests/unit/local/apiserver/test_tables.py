@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.local.apiserver import builtin, tables
+from edl_workflows.local.apiserver import tables
+from edl_workflows.local.apiserver.objects import builtin
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

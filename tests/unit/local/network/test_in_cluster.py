@@ -2,12 +2,12 @@
 
 import json
 
-from edl_workflows.kube import client
-from edl_workflows.kube.resources import Object
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.resources import Object
 from tests.unit.local.support import Pods, condition, container
 
 SERVER = (
-    "import http.server, os; from edl_workflows.protocol.addresses import listen;"
+    "import http.server, os; from edl_workflows.training.addresses import listen;"
     "http.server.HTTPServer(listen({port}), http.server.SimpleHTTPRequestHandler).serve_forever()"
 )
 
@@ -78,7 +78,7 @@ def test_an_address_learned_at_run_time_resolves(pods: Pods) -> None:
     IP."""
     ip = ready_server(pods, "ps-1", 2222, ps="1")["status"]["podIP"]
     program = (
-        "import sys, time, urllib.request; from edl_workflows.protocol.addresses import resolve\n"
+        "import sys, time, urllib.request; from edl_workflows.training.addresses import resolve\n"
         f"for a in ('late.{pods.cluster.namespace}.svc' + ':80', '127.' + '{ip[4:]}' + ':' + str(2222)):\n"
         "  while resolve(a) == a: time.sleep(0.05)\n"
         "  print(urllib.request.urlopen('http://' + resolve(a)).status, flush=True)\n"

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_workflows.exceptions import UnavailableError
+from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.local.network.ports import IDLE_KEPT, NetworkObjects, PortAssignments
 from edl_workflows.local.pods import Pod, Service
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.jobs import names
-from edl_workflows.kube import client
-from edl_workflows.kube.resources import CONFIG_MAPS
+from edl_workflows.core.kubernetes import names
 from edl_workflows.local.pods import Container
 from edl_workflows.local.runner.environment import ContainerConfigError
 from edl_workflows.local.runner.launches import LOOPBACK_VARIABLES
 from edl_workflows.local.runner.support import mounts_possible
 from edl_workflows.local.runner.volumes import Lookups, PodVolumes, remove_memory, remove_orphaned_memory
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.resources import CONFIG_MAPS
 from tests.unit.local.support import Pods, container, eventually
 
 needs_mounts = pytest.mark.skipif(not mounts_possible(), reason="the machine grants no mount namespaces")

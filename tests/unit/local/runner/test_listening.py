@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.exceptions import UnavailableError
+from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.local import cluster, testing
 from edl_workflows.local.capacity import Capacity
 from edl_workflows.local.runner.attempts import Attempt, Launch

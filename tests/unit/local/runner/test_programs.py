@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.agent.program import private_folder, write_program
-from edl_workflows.jobs import names
-from edl_workflows.jobs.elastic_job.program import TrainingProgram
-from edl_workflows.local.runner.programs import programs_in_use, remove_programs
+from edl_workflows.core.jobs.elastic_job.program import TrainingProgram
+from edl_workflows.core.kubernetes import names
+from edl_workflows.local.programs import programs_in_use, remove_programs
+from edl_workflows.training.program import private_folder, write_program
 
 ONE, OTHER = (TrainingProgram.of_script("train.py", f"print({number})") for number in range(2))
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edl_workflows.exceptions import InvalidError
-from edl_workflows.kube import client, logs
-from edl_workflows.kube.log_stream import LogPosition, LogStream
-from edl_workflows.kube.resources import EVENTS, PODS, Scope
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.runtime.kube import client, logs
+from edl_workflows.runtime.kube.log_stream import LogPosition, LogStream
+from edl_workflows.runtime.kube.resources import EVENTS, PODS, Scope
 from tests.unit.local.support import WAIT_SECONDS, Pods, condition, container, eventually
 
 pytestmark = pytest.mark.slow
@@ -413,8 +413,10 @@ def test_a_signal_by_hand(pods: Pods) -> None:
 def test_the_pod_speaks_to_the_api_as_its_account(pods: Pods) -> None:
     """A pod's KUBECONFIG lets it work in its own namespace and nowhere else."""
     program = (
-        "from edl_workflows.kube.connect import Cluster; from edl_workflows.kube import client; import json;"
-        "from edl_workflows.kube.resources import PODS; from edl_workflows.exceptions import ForbiddenError\n"
+        "from edl_workflows.runtime.kube.connect import Cluster; import json;"
+        "from edl_workflows.runtime.kube import client;"
+        "from edl_workflows.runtime.kube.resources import PODS;"
+        "from edl_workflows.core.exceptions import ForbiddenError\n"
         "c = Cluster.connect()\nprint(json.dumps([c.namespace, client.get(c, PODS, "
         "'caller')['metadata']['name']]))\n"
         "try:\n  client.find(c, PODS, 'x', 'kube-system')\nexcept ForbiddenError as e:\n  print('refused')\n"

@@ -1,0 +1,196 @@
+"""The trigger of all operators and sensors: waits for the goal of a stage, and cancels its object if a user
+kills the task.
+
+This module can be imported without the Kubernetes client, which is loaded in a thread when a trigger runs.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any, Literal
+
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.triggers.base import TriggerEvent
+
+from edl_workflows.airflow.hooks import lineage, written_logs
+from edl_workflows.airflow.hooks.airflow_versions import KillableTrigger
+from edl_workflows.airflow.hooks.errors import branch_name
+from edl_workflows.airflow.hooks.task_state import ENDED_STATES, task_state
+from edl_workflows.core.exceptions import EdlError, StageTimeoutError
+from edl_workflows.core.kubernetes.objects import Model
+from edl_workflows.pipelines.stages import driver
+from edl_workflows.pipelines.waiting import ownership
+from edl_workflows.pipelines.waiting.goals import Handle
+from edl_workflows.pipelines.waiting.outputs import Outputs
+from edl_workflows.pipelines.waiting.results import Failed, Skipped
+from edl_workflows.pipelines.waiting.training_logs import LogRequest, TrainingLogs
+from edl_workflows.runtime.kube.connect import ClusterSource
+
+SETTLE_SECONDS = 5.0
+"""Earliest time of the event after the trigger's start. If an executor learns of the deferral only after the
+resumed task was queued, it kills that task (Airflow #66374, #67287). With the LocalExecutor, 8 of 10 tasks
+failed like this when the event came 1 s after the deferral, and none when it came after 5 s."""
+
+_BACKGROUND: set[asyncio.Task[None]] = set()
+"""Cancellations in progress. They are kept here because the event loop holds only weak references to its
+tasks."""
+
+
+class StageEvent(Model):
+    """The payload of the event that the trigger sends to the task.
+
+    Attributes:
+        status: "timeout" if the deadline passed; the worker then cancels the object. "skipped" if the job
+            succeeded before the goal was reached.
+        handle: the stage's handle. It is part of the event because not every Airflow version passes on
+            ``defer(kwargs=…)``.
+        outputs: the stage's outputs, on success.
+        error: the name of the error's class, on failure.
+        message: why the stage failed or was skipped.
+        link: URL of the object, for the link on the task's page.
+        attempt: the trigger's `attempt`.
+    """
+
+    status: Literal["success", "skipped", "failed", "timeout"]
+    handle: Handle
+    outputs: Outputs | None = None
+    error: str = ""
+    message: str = ""
+    link: str = ""
+    attempt: int = 0
+
+
+class ElasticJobTrigger(KillableTrigger):
+    """Waits for the goal of a stage's handle.
+
+    Args:
+        handle: a `stages.goals.Handle` as a dict.
+        connection: a `hooks.elastic_job.ConnectionSettings` as a dict.
+        deadline: Unix time; None: no limit.
+        queue_deadline: Unix time until which the job must have begun to run; None: no limit.
+        on_kill_action: what to do with the object of the stage when a user kills the deferred task.
+        link: the event's `link`.
+        attempt: number of the task's attempt that waits; 0: unknown.
+        logs: a `stages.training_logs.LogRequest` as a dict; None for no training logs.
+    """
+
+    def __init__(
+        self,
+        *,
+        handle: dict[str, Any],
+        connection: dict[str, Any],
+        deadline: float | None = None,
+        queue_deadline: float | None = None,
+        on_kill_action: ownership.CancelAction = "keep",
+        link: str = "",
+        attempt: int = 0,
+        logs: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.handle = handle
+        self.connection = connection
+        self.deadline = deadline
+        self.queue_deadline = queue_deadline
+        self.on_kill_action = on_kill_action
+        self.link = link
+        self.attempt = attempt
+        self.logs = logs
+        self._fired = False
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments, as they are stored."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "handle": self.handle,
+                "connection": self.connection,
+                "deadline": self.deadline,
+                "queue_deadline": self.queue_deadline,
+                "on_kill_action": self.on_kill_action,
+                "link": self.link,
+                "attempt": self.attempt,
+                "logs": self.logs,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield one event, when the goal is reached or can't be reached any more, or when the deadline has
+        passed."""
+        loop = asyncio.get_running_loop()
+        settled = loop.time() + SETTLE_SECONDS
+        event = await self._event()
+        await asyncio.sleep(max(0.0, settled - loop.time()))
+        # From here to the end of this generator nothing may be awaited, since Airflow then calls on_kill.
+        self._fired = True
+        yield TriggerEvent(event.to_dict())
+
+    async def _event(self) -> StageEvent:
+        handle = Handle.model_validate(self.handle)
+        try:
+            source = await asyncio.to_thread(_source, self.connection)
+            logs = await self._training_logs(source, handle)
+            result = await driver.await_goal(
+                source, handle, self.deadline, self.log.info, queue_deadline=self.queue_deadline, logs=logs
+            )
+        except EdlError as error:
+            result = Failed(error)
+        make_event = partial(StageEvent, handle=handle, link=self.link, attempt=self.attempt)
+        if isinstance(result, Skipped):
+            return make_event(status="skipped", message=result.reason)
+        if not isinstance(result, Failed):
+            return make_event(status="success", outputs=result.outputs)
+        return make_event(
+            status="timeout" if isinstance(result.error, StageTimeoutError) else "failed",
+            error=branch_name(result.error),
+            message=str(result.error),
+        )
+
+    async def _training_logs(self, source: ClusterSource, handle: Handle) -> TrainingLogs | None:
+        """The writer of the training logs, from where an earlier triggerer stopped; None without logs."""
+        if self.logs is None:
+            return None
+        request = LogRequest.model_validate(self.logs)
+        positions = await asyncio.to_thread(written_logs.read_positions, self.task_instance)
+        return TrainingLogs(source, handle, request, written_logs.write_line, self.log.warning, positions)
+
+    async def on_kill(self) -> None:
+        """Cancel what the stage created if the task was really killed.
+
+        Airflow also calls this when another triggerer has taken over (open issue #73454), and when the task
+        was cleared and its next attempt already continues with the same object. The task's state
+        distinguishes these cases, and the object's owner annotations decide if an attempt begins in between.
+        The work is done in an asyncio task of its own, since Airflow interrupts this method after a second.
+        """
+        if self._fired or self.on_kill_action == "keep":
+            return
+        task = asyncio.create_task(self._cancel_if_killed(), name=f"cancel {self.handle['name']}")
+        _BACKGROUND.add(task)
+        task.add_done_callback(_BACKGROUND.discard)
+        await asyncio.shield(task)
+
+    async def _cancel_if_killed(self) -> None:
+        handle = Handle.model_validate(self.handle)
+        try:
+            state = await asyncio.to_thread(task_state, self.task_instance)
+            if state not in ENDED_STATES:
+                self.log.info("%s is left alone: its task is %s, not killed", handle, state or "cleared")
+                return
+            done = await asyncio.to_thread(_cancel, self.connection, handle, self.on_kill_action)
+            message = ownership.describe_cancellation(self.on_kill_action, done=done)
+            self.log.info("%s %s", handle, message)
+            if done and self.on_kill_action == "delete":
+                await asyncio.to_thread(lineage.emit_job_event, lineage.JobEvent.deleted(handle))
+        except (EdlError, AirflowRuntimeError):
+            self.log.exception("%s could not be cancelled; do it by hand", handle)
+
+
+def _source(connection: dict[str, Any]) -> ClusterSource:
+    from edl_workflows.airflow.hooks.elastic_job import ConnectionSettings, ElasticJobHook
+
+    return ElasticJobHook(ConnectionSettings(**connection)).source()
+
+
+def _cancel(connection: dict[str, Any], handle: Handle, action: ownership.CancelAction) -> bool:
+    from edl_workflows.airflow.hooks.elastic_job import ConnectionSettings, ElasticJobHook
+
+    return ownership.cancel_object(ElasticJobHook(ConnectionSettings(**connection)).cluster(), handle, action)

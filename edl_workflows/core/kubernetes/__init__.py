@@ -1,0 +1,7 @@
+"""Kubernetes objects as values: nothing here talks to a cluster (`edl_workflows.runtime.kube` does).
+
+- `objects`: base classes of the models of all kinds, metadata, conditions, quantities
+- `api`: resource types, and their paths on an API server
+- `names`: labels, annotations, environment names and ports, each once
+- `demand`, `node_selector`: what a pod requests of a node, and which nodes it accepts
+"""

@@ -1,0 +1,267 @@
+"""Messages between the Brain service and the masters of jobs (HTTP + JSON). CPU in cores, memory in MiB, GPUs
+in pieces.
+
+If what a message states about a job is invalid, the whole message is rejected. *Measurements* may have any
+value: only an implausible sample itself is left out (`edl_workflows.core.scaling.dlrover.samples`), and the
+receipt says why. Every message may be sent twice: a sample is identified by its time.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from edl_workflows.core.protocol.message import Message
+from edl_workflows.core.protocol.metrics import ChartedMetrics
+
+MAX_SAMPLES = 500
+MAX_NODES = 2_000
+MAX_COUNT = 10_000
+MAX_AMOUNT = 1e9
+"""More than any cluster has of any resource."""
+MAX_WORDS = 1024
+MAX_TIME = 1e11
+"""Unix seconds, within the range of calendars."""
+
+_DNS = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+Namespace = Annotated[str, Field(pattern=f"^{_DNS}$")]
+JobName = Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$")]
+JobUid = Annotated[str, Field(pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:]{0,127}$")]
+Kind = Annotated[str, Field(pattern=r"^[A-Za-z]{1,63}$")]
+RoleName = Annotated[str, Field(pattern=f"^{_DNS}$")]
+NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9._]{0,251}[A-Za-z0-9])?$")]
+GpuType = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")]
+Words = Annotated[str, Field(max_length=MAX_WORDS, pattern=r"^[^\x00-\x1f]*$")]
+Time = Annotated[float, Field(ge=0, le=MAX_TIME)]
+Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT)]
+Number = Annotated[int, Field(ge=0, lt=2**53)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+
+class NodeSizeMessage(Message):
+    """Size of one node; fields that are left out are unknown."""
+
+    cpu: Amount | None = None
+    memory: Amount | None = None
+    gpu: Amount | None = None
+    gpu_type: GpuType | None = None
+
+
+class AmountRange(Message):
+    """From `low` to `high`, both included."""
+
+    low: Amount
+    high: Amount
+
+
+class RoleBounds(Message):
+    """What the user allows: number of nodes of a role, and cores and MiB of one node."""
+
+    count: AmountRange | None = None
+    cpu: AmountRange | None = None
+    memory: AmountRange | None = None
+
+
+class RoleFacts(Message):
+    """One role of a job.
+
+    Attributes:
+        count: wanted nodes.
+        resource: size of new nodes.
+        auto_scale: whether plans may change the role.
+    """
+
+    count: Count
+    resource: NodeSizeMessage = NodeSizeMessage()
+    auto_scale: bool = True
+    bounds: RoleBounds = RoleBounds()
+
+
+class JobLimits(Message):
+    """What the whole job may use."""
+
+    cpu: Amount
+    memory: Amount
+    gpu: Amount
+
+
+class TrainingFacts(Message):
+    """Facts about a job's training; 0 is unknown.
+
+    See `edl_workflows.core.scaling.dlrover.brain.request.TrainingParameters`.
+    """
+
+    batch_size: Number = 0
+    dataset_size: Number = 0
+    epochs: Number = 0
+    max_steps: Number = 0
+    recv_ops: Number = 0
+
+
+class JobDescription(Message):
+    """A job as its master knows it.
+
+    Attributes:
+        uid: uid of the job's object; a job that is created again under the same name has another uid.
+        scenario: to plan a job, Brain uses measurements of other jobs of the same scenario and namespace; ""
+            means the job's name.
+    """
+
+    uid: JobUid
+    namespace: Namespace
+    name: JobName
+    kind: Kind = "ElasticJob"
+    scenario: Words = ""
+    roles: dict[RoleName, RoleFacts] = Field(default_factory=dict, max_length=20)
+    limits: JobLimits
+    training: TrainingFacts = TrainingFacts()
+
+
+class MeasuredMessage(Message):
+    """Numbers measured by a program, which may have any value."""
+
+    model_config = ConfigDict(allow_inf_nan=True)
+
+
+class NodeUsageMessage(MeasuredMessage):
+    """What one node used: cores and MiB."""
+
+    name: NodeName
+    role: RoleName
+    cpu: float
+    memory: float
+
+
+class SampleMessage(MeasuredMessage):
+    """A job at one moment.
+
+    Attributes:
+        time: Unix seconds.
+        step: global step.
+        speed: steps per second; 0 while unknown.
+        nodes: the running nodes.
+        metrics: values that the program reported, by name.
+    """
+
+    time: float
+    step: int
+    speed: float
+    nodes: list[NodeUsageMessage] = Field(default_factory=list, max_length=MAX_NODES)
+    metrics: ChartedMetrics = Field(default_factory=dict)
+
+
+class NodeOom(Message):
+    """A node ran out of memory."""
+
+    node: NodeName
+    time: Time
+
+
+class JobEnd(Message):
+    """A job is over.
+
+    Attributes:
+        completed: whether it succeeded.
+        reason: why it failed, if it did.
+    """
+
+    time: Time
+    completed: bool
+    reason: Words = ""
+
+
+class MetricsReport(Message):
+    """`POST /v1/metrics`: new measurements of a job. Answered once they are durable. Repeatable."""
+
+    job: JobDescription
+    samples: list[SampleMessage] = Field(default_factory=list, max_length=MAX_SAMPLES)
+    ooms: list[NodeOom] = Field(default_factory=list, max_length=MAX_NODES)
+    end: JobEnd | None = None
+
+
+class MetricsReceipt(Message):
+    """Answer to `MetricsReport`.
+
+    Attributes:
+        accepted: number of samples that are stored now, including those stored before.
+        refused: why other samples were not stored.
+    """
+
+    accepted: int
+    refused: list[str] = Field(default_factory=list)
+
+
+class NodeFacts(Message):
+    """One node that exists, or that ran out of memory and is to be replaced.
+
+    Attributes:
+        id: unique within the role.
+        resource: size of this node.
+        pending_since: since when its pod has been pending, in Unix seconds; None if it runs.
+        oom: whether it ran out of memory and waits for its replacement.
+    """
+
+    name: NodeName
+    role: RoleName
+    id: Number
+    resource: NodeSizeMessage = NodeSizeMessage()
+    pending_since: Time | None = None
+    oom: bool = False
+
+
+Stage = Literal["job_stage_create", "job_stage_worker_initial", "job_stage_ps_initial", "job_stage_running"]
+Phase = Literal["initial", "sample", "stable"]
+
+
+class OptimizeRequest(Message):
+    """`POST /v1/optimize`: asks what should change about a job. The answer is based on the reported samples.
+
+    Attributes:
+        stage, phase, ps_may_change: see `edl_workflows.core.scaling.dlrover.ps_stages.OptimizerQuestion`.
+        nodes: all nodes of the job.
+    """
+
+    job: JobDescription
+    stage: Stage
+    phase: Phase = "initial"
+    ps_may_change: bool = True
+    nodes: list[NodeFacts] = Field(default_factory=list, max_length=MAX_NODES)
+
+
+class GroupPlan(Message):
+    """The wanted count and node size of a role; fields that are left out do not change."""
+
+    count: Count | None = None
+    resource: NodeSizeMessage = NodeSizeMessage()
+
+
+class OptimizeReply(Message):
+    """Answer to `OptimizeRequest`; see `edl_workflows.core.scaling.dlrover.resources.ResourcePlan`.
+
+    Attributes:
+        groups: changes of roles, by role.
+        nodes: new sizes by node name; each of these nodes is replaced by a node of the new size.
+        reasons: reasons for the changes, by role or node name.
+        notes: why nothing else changes.
+        waiting: whether statistics are missing that may still arrive; if so, ask again.
+    """
+
+    groups: dict[RoleName, GroupPlan] = Field(default_factory=dict, max_length=20)
+    nodes: dict[NodeName, NodeSizeMessage] = Field(default_factory=dict, max_length=MAX_NODES)
+    reasons: dict[str, str] = Field(default_factory=dict)
+    notes: list[str] = Field(default_factory=list)
+    waiting: bool = False
+
+
+class JobMetrics(Message):
+    """`GET /v1/jobs/{uid}/metrics`: what Brain has stored about a job.
+
+    Attributes:
+        samples: the newest samples, oldest first.
+        ooms: nodes that ran out of memory, oldest first.
+        end: how it ended, if it is known to be over.
+    """
+
+    job: JobDescription
+    samples: list[SampleMessage]
+    ooms: list[NodeOom]
+    end: JobEnd | None = None

@@ -1,1 +1,0 @@
-"""Extra links on Airflow's task pages."""

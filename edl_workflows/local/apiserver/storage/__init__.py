@@ -1,0 +1,1 @@
+"""The versioned object store (`store`), its objects (`revisions`) and its watches (`watches`)."""

@@ -1,0 +1,232 @@
+"""``edl describe|delete|logs``: commands for one job; and functions that run stages for other commands."""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edl_workflows.core.exceptions import NotFoundError
+from edl_workflows.pipelines.cli.jobs.completion import complete_job, complete_kind, complete_node
+from edl_workflows.pipelines.cli.options import ClusterFlags, Output, OutputFormat, expand_options
+from edl_workflows.pipelines.cli.output import Table, emit, print_line, print_log, say
+
+if TYPE_CHECKING:
+    from edl_workflows.pipelines.stages.description import R, StageSpec
+    from edl_workflows.pipelines.waiting.identity import StageIdentity
+    from edl_workflows.pipelines.waiting.outputs import Outputs
+    from edl_workflows.runtime.kube.connect import Cluster
+
+app = typer.Typer(no_args_is_help=True)
+
+Name = Annotated[
+    str, typer.Argument(help="Name of the job.", show_default=False, autocompletion=complete_job)
+]
+Kind = Annotated[str, typer.Option("--kind", help="Kind of the job.", autocompletion=complete_kind)]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Whether to wait until the operation is done.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", help="Longest time to wait, in seconds.", min=0, show_default=False),
+]
+JOB = "ElasticJob"
+
+
+def new_identity() -> "StageIdentity":
+    """A unique identity for this call, which owns the objects that the call creates."""
+    from edl_workflows.pipelines.waiting.identity import StageIdentity
+
+    return StageIdentity.of_person("cli")
+
+
+def run_with_progress(
+    cluster: "Cluster", stage: "StageSpec[R]", request: "R", *, wait: bool, timeout: float | None
+) -> "Outputs":
+    """Begin a stage and, if `wait` is set, wait for its goal. Progress is printed to stderr.
+
+    Raises:
+        EdlError: the goal can't be reached.
+    """
+    from edl_workflows.pipelines.stages import driver
+    from edl_workflows.pipelines.waiting.results import Failed, Skipped
+
+    if wait:
+        deadline = None if timeout is None else time.time() + timeout
+        return driver.run_stage(cluster, stage, request, new_identity(), deadline, notify=say)
+    handle = stage.begin(cluster, request, new_identity())
+    now = driver.check_now(cluster, handle)
+    if isinstance(now, Failed):
+        raise now.error
+    if isinstance(now, Skipped):
+        say(f"skipped: {now.reason}")
+    return now.outputs
+
+
+def show_outputs(outputs: "Outputs", output: OutputFormat) -> None:
+    """Print the outputs of a stage."""
+    data = outputs.to_dict()
+    shown = {**data, "replicas": {role: ready for role, ready in outputs.replicas.items() if ready}}
+    rows = [(key, _as_text(value)) for key, value in shown.items() if value not in ("", {}, [])]
+    emit(output, data, Table(("field", "value"), rows))
+
+
+def _as_text(value: object) -> object:
+    """Format a map as ``worker 2 ps 1`` and a list as ``one; another``; return other values unchanged."""
+    if isinstance(value, list):
+        return "; ".join(str(_as_text(inner)) for inner in value)
+    if not isinstance(value, dict):
+        return value
+    return " ".join(f"{key} {_as_text(inner)}" for key, inner in value.items())
+
+
+@app.command()
+@expand_options
+def describe(
+    name: Name,
+    kind: Kind = JOB,
+    *,
+    target: ClusterFlags,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Show everything about a job: conditions, pods, plans with their steps, and recent events. With `--kind
+    ScalePlan`, show a plan."""
+    from edl_workflows.core.jobs.scale_plan.model import KIND as SCALE_PLAN
+    from edl_workflows.pipelines.cli.jobs.description import (
+        collect_description,
+        description_lines,
+        plan_lines,
+        read_plan,
+    )
+
+    cluster = target.connect()
+    if kind == SCALE_PLAN:
+        plan = read_plan(cluster, name)
+        data, lines = plan.to_dict(), plan_lines(plan)
+    else:
+        about = collect_description(cluster, kind, name)
+        data, lines = about.to_data(), description_lines(about)
+    if output is OutputFormat.TABLE:
+        for line in lines:
+            print_line(line)
+    else:
+        emit(output, data, Table((), ()))
+
+
+@app.command()
+@expand_options
+def delete(
+    name: Name,
+    kind: Kind = JOB,
+    wait: Wait = True,
+    timeout: Timeout = None,
+    *,
+    target: ClusterFlags,
+) -> None:
+    """Delete a job and all its pods. With `--kind ScalePlan`, delete a plan, which cancels it: the job gets
+    back the nodes that it had, unless the plan has ended or the new nodes have taken over."""
+    from edl_workflows.core.jobs.kinds import kind_of
+    from edl_workflows.pipelines.cli.jobs.listing import read_job
+    from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
+    from edl_workflows.runtime.kube import client
+
+    cluster, job_kind = target.connect(), kind_of(kind)
+    if job_kind.view is None:
+        client.get(cluster, job_kind.source.api, name)  # fails if the name is mistyped
+    else:
+        read_job(cluster, job_kind, name)
+    run_with_progress(
+        cluster, DELETE, DeleteRequest.of({"name": name, "kind": kind}), wait=wait, timeout=timeout
+    )
+    print_line(f"{kind} {cluster.namespace}/{name} deleted")
+
+
+@app.command()
+@expand_options
+def logs(
+    name: Name,
+    node: Annotated[
+        str,
+        typer.Argument(
+            help="Node, such as worker-0 or ps-1; by default the master of an ElasticJob, or else the "
+            "first node.",
+            autocompletion=complete_node,
+        ),
+    ] = "",
+    kind: Kind = JOB,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Continue until the container ends.")
+    ] = False,
+    tail: Annotated[
+        int | None, typer.Option(help="Print only this many of the last lines.", min=0, show_default=False)
+    ] = None,
+    *,
+    target: ClusterFlags,
+) -> None:
+    """Print the log of a job's node or master.
+
+    On a terminal, control characters except line feeds, carriage returns and tabs are escaped, so that a log
+    can't manipulate the terminal. This also removes colours. Lines of JSON by the agent or the master are
+    shown as text; those of the training program are not changed. In a pipe or file the whole log is
+    unchanged: `edl logs NAME | less -R`.
+    """
+    from edl_workflows.runtime.kube import logs as pod_logs
+
+    cluster = target.connect()
+    pod = _pod_of(cluster, kind, name, node)
+    # In a pod with sidecars, the first container is that of the node.
+    options = pod_logs.LogOptions(pod["spec"]["containers"][0]["name"], tail_lines=tail)
+    name = pod["metadata"]["name"]
+    render = _renderer(pod)
+    if not follow:
+        print_log(pod_logs.read(cluster, name, options=options), render)
+        return
+    for line in pod_logs.follow(cluster, name, options=options):
+        print_log(f"{line}\n", render)
+
+
+def _renderer(pod: dict[str, Any]) -> Callable[[str], str]:
+    """Return the function that makes of a line of the pod's log what people read."""
+    from edl_workflows.core.jobs.manifests import get_label
+    from edl_workflows.core.kubernetes import names
+    from edl_workflows.core.protocol.log_lines import render_own_line
+
+    is_master = get_label(pod, names.REPLICA_TYPE_LABEL) == names.MASTER_TYPE
+    return partial(render_own_line, pod=pod["metadata"]["name"], master=is_master)
+
+
+def _pod_of(cluster: "Cluster", kind: str, job: str, node: str) -> dict[str, Any]:
+    """The pod of a node. If no node is named, the pod of the newest master, or else of the first node.
+
+    Raises:
+        NotFoundError: there is no such job, or it has no such pod; the message names those that it has.
+    """
+    from edl_workflows.core.jobs.kinds import kind_of
+    from edl_workflows.pipelines.cli.jobs.listing import read_job
+
+    pods = dict(_pods_by_node(cluster, kind, job))
+    if not pods:
+        read_job(cluster, kind_of(kind), job)
+        raise NotFoundError(
+            f"{kind} {cluster.namespace}/{job} has no pods; `edl describe {job}` may show why"
+        )
+    masters = sorted(
+        (n for n in pods if n.startswith("dlrover-master-")), key=lambda n: int(n.rsplit("-", 1)[1])
+    )
+    node_name = node or (masters[-1] if masters else min(pods) if kind != JOB else "")
+    if node_name not in pods:
+        raise NotFoundError(
+            f"{kind} {cluster.namespace}/{job} has no node {node_name!r}; it has {', '.join(sorted(pods))}"
+        )
+    return pods[node_name]
+
+
+def _pods_by_node(cluster: "Cluster", kind: str, job: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    from edl_workflows.core.jobs.kinds import kind_of
+    from edl_workflows.runtime.kube import client
+    from edl_workflows.runtime.kube.resources import PODS, Scope
+
+    job_kind = kind_of(kind)
+    for pod in client.list_objects(
+        cluster, Scope(PODS, cluster.namespace, label_selector=job_kind.pods_of(job))
+    ).items:
+        yield job_kind.node_of(pod), pod

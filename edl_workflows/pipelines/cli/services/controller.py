@@ -1,0 +1,284 @@
+"""``edl controller``: runs the controller."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edl_workflows.core.exceptions import InvalidError, ManifestError
+from edl_workflows.core.scaling.policies import live_policies, policy_help
+from edl_workflows.pipelines.cli.options import (
+    ClusterFlags,
+    Kinds,
+    LeaderFlags,
+    LogFlags,
+    MetricsFlags,
+    expand_options,
+    kinds_of,
+)
+
+if TYPE_CHECKING:
+    LivePolicyName = str
+    from edl_workflows.core.jobs.actions import InstallationSettings
+    from edl_workflows.services.controller.allocator import AllocatorOptions
+    from edl_workflows.services.controller.autoscaler import AutoscalerOptions
+else:  # typer shows the members of an Enum as choices
+    LivePolicyName = StrEnum("LivePolicyName", {entry.name: entry.name for entry in live_policies()})
+
+app = typer.Typer(help="The controller of all job kinds.", no_args_is_help=True)
+
+AllNamespaces = Annotated[
+    bool, typer.Option("--all-namespaces", "-A", help="Reconcile the jobs of all namespaces.")
+]
+Workers = Annotated[int, typer.Option(min=1, max=64, help="Number of jobs that are reconciled concurrently.")]
+MasterImage = Annotated[
+    str | None,
+    typer.Option(help="Image of the job master where a job's template names none.", show_default=False),
+]
+
+
+@dataclass(frozen=True)
+class JobFlags:
+    """Settings for all jobs."""
+
+    master_image: Annotated[
+        str | None,
+        typer.Option(help="Image of the job master where a job's template names none.", show_default=False),
+    ] = None
+    master_template: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with a pod template (YAML) for masters. The job's own dlrover-master template "
+            "overrides it. For example pull secrets, a security context, or placement.",
+            show_default=False,
+        ),
+    ] = None
+    tf_cluster_domain: Annotated[
+        str | None,
+        typer.Option(
+            envvar="CUSTOM_CLUSTER_DOMAIN",
+            help="Domain of the cluster, appended to `svc` in the TF_CONFIG of TFJobs; default none.",
+            show_default=False,
+        ),
+    ] = None
+    di_server_url: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of the DI server for programs of DIJobs; by default that of DI-orchestrator.",
+            show_default=False,
+        ),
+    ] = None
+    di_service_domain: Annotated[
+        str | None,
+        typer.Option(
+            help="Suffix after the namespace in host names of DIJobs' pods; default svc.cluster.local.",
+            show_default=False,
+        ),
+    ] = None
+    di_job_resources: Annotated[
+        str,
+        typer.Option(
+            metavar="RESOURCE=QUANTITY,...",
+            help="Requests of a replica of a preemptible DIJob if its template has none; default "
+            "cpu=1,memory=2Gi.",
+            show_default=False,
+        ),
+    ] = ""
+    di_priority_classes: Annotated[
+        str,
+        typer.Option(
+            metavar="PRIORITY=CLASS,...",
+            help="PriorityClasses for pods of DIJobs, by the priority of the job (normal, high).",
+            show_default=False,
+        ),
+    ] = ""
+    network_policies: Annotated[
+        bool,
+        typer.Option(
+            "--network-policies/--no-network-policies",
+            help="Create a NetworkPolicy for each job that admits only the job's own pods to its pods.",
+        ),
+    ] = False
+
+    def settings(self) -> "InstallationSettings":
+        """The settings. Options that were not given have their defaults.
+
+        Raises:
+            InvalidError: an option's value is malformed.
+        """
+        from edl_workflows.core.jobs.actions import InstallationSettings
+
+        given: dict[str, Any] = {
+            "master_template": _read_template(self.master_template) if self.master_template else None,
+            "master_image": self.master_image,
+            "tf_cluster_domain": self.tf_cluster_domain,
+            "di_server_url": self.di_server_url,
+            "di_service_domain": self.di_service_domain,
+            "di_job_resources": _check_quantities(parse_pairs("--di-job-resources", self.di_job_resources)),
+            "di_priority_classes": parse_pairs("--di-priority-classes", self.di_priority_classes),
+            "network_policies": self.network_policies,
+        }
+        return InstallationSettings(**{name: value for name, value in given.items() if value})
+
+
+@dataclass(frozen=True)
+class AllocatorFlags:
+    """How preemptible DIJobs are sized and placed."""
+
+    allocator_policy: Annotated[
+        LivePolicyName,
+        typer.Option(
+            metavar="NAME",
+            help=f"How preemptible DIJobs are sized and placed. {policy_help(live_policies())}",
+        ),
+    ] = "fit"
+    allocator_period: Annotated[
+        float, typer.Option(min=1, help="Interval between decisions of the allocator, in seconds.")
+    ] = 60.0
+
+    def options(self) -> "AllocatorOptions":
+        """The allocator's options."""
+        from edl_workflows.services.controller.allocator import AllocatorOptions
+
+        return AllocatorOptions(self.allocator_policy, self.allocator_period)
+
+
+@dataclass(frozen=True)
+class AutoscalerFlags:
+    """Whether and how the autoscaler changes elastic jobs."""
+
+    autoscale: Annotated[
+        bool,
+        typer.Option(
+            "--autoscaler",
+            help="Change the replicas of elastic jobs according to the free capacity of the cluster.",
+        ),
+    ] = False
+    autoscaler_dry_run: Annotated[
+        bool,
+        typer.Option("--autoscaler-dry-run", help="Report planned changes as Events without applying them."),
+    ] = False
+    autoscaler_period: Annotated[
+        float, typer.Option(min=1, help="Interval between decisions of the autoscaler, in seconds.")
+    ] = 30.0
+    autoscaler_cool_down: Annotated[
+        float, typer.Option(min=0, help="Seconds after a change of a job during which the job does not grow.")
+    ] = 60.0
+    max_load: Annotated[
+        str,
+        typer.Option(
+            metavar="RESOURCE=PART,...",
+            help="Fraction of the cluster that all pods together may request; default cpu=0.97,memory=0.97.",
+            show_default=False,
+        ),
+    ] = ""
+
+    def options(self) -> "AutoscalerOptions | None":
+        """The autoscaler's options; None if the autoscaler is disabled.
+
+        Raises:
+            InvalidError: ``--max-load`` is malformed.
+        """
+        from edl_workflows.services.controller.autoscaler import AutoscalerOptions
+
+        if not (self.autoscale or self.autoscaler_dry_run):
+            return None
+        parts: dict[str, float] = {}
+        for name, text in parse_pairs("--max-load", self.max_load).items():
+            try:
+                parts[name] = float(text)
+            except ValueError:
+                parts[name] = math.nan
+            if not 0 < parts[name] <= 1:
+                raise InvalidError(f"--max-load: {name}: {text!r} must be a number above 0 and at most 1")
+        return AutoscalerOptions(
+            self.autoscaler_period, self.autoscaler_cool_down, parts, self.autoscaler_dry_run
+        )
+
+
+@app.callback()
+def _group() -> None:
+    """Make typer treat `run` as a subcommand although it is the only one."""
+
+
+@app.command()
+@expand_options
+def run(
+    *,
+    target: ClusterFlags,
+    all_namespaces: AllNamespaces = False,
+    kinds: Kinds = "",
+    workers: Workers = 16,
+    leader: LeaderFlags,
+    metrics: MetricsFlags,
+    jobs: JobFlags,
+    allocator: AllocatorFlags,
+    autoscaler: AutoscalerFlags,
+    logs: LogFlags,
+) -> None:
+    """Reconcile jobs until SIGTERM.
+
+    Exits with code 1 when it loses its leadership, so that it is restarted as a candidate.
+    """
+    from edl_workflows.core.jobs.kinds import choose_kinds
+    from edl_workflows.runtime.kube.resources import ALL_NAMESPACES
+    from edl_workflows.runtime.process.signals import stop_on_signals
+    from edl_workflows.services.controller.manager import ManagerOptions
+    from edl_workflows.services.controller.run import Controller, RunOptions
+
+    job_kinds = choose_kinds(kinds_of(kinds))
+    logs.configure()
+    cluster = target.connect(log_retries=True)
+    where = ALL_NAMESPACES if all_namespaces else cluster.namespace
+    manager = ManagerOptions(
+        where, workers, jobs.settings(), job_kinds, allocator.options(), autoscaler.options()
+    )
+    options = RunOptions(
+        manager=manager,
+        election=leader.election(cluster),
+        metrics_host=metrics.metrics_host,
+        metrics_port=metrics.metrics_port or None,
+    )
+    Controller(cluster, options).run(stop_on_signals())
+
+
+def parse_pairs(option: str, text: str) -> dict[str, str]:
+    """Parse ``a=b,c=d``.
+
+    Raises:
+        InvalidError: it is malformed.
+    """
+    pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
+    if any(not name or not value for name, _, value in pairs):
+        raise InvalidError(f"{option}: {text!r} is not a list of NAME=VALUE, separated by commas")
+    return {name: value for name, _, value in pairs}
+
+
+def _check_quantities(amounts: dict[str, str]) -> dict[str, str]:
+    from edl_workflows.core.kubernetes.objects import parse_quantity
+
+    for name, amount in amounts.items():
+        try:
+            parse_quantity(amount)
+        except ValueError as error:
+            raise InvalidError(f"--di-job-resources: {name}: {error}") from error
+    return amounts
+
+
+def _read_template(path: Path) -> dict[str, Any]:
+    from edl_workflows.core.jobs import validation
+    from edl_workflows.pipelines.manifests import manifest
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidError(f"--master-template: can't read {path}: {error}") from error
+    template = manifest.parse_values(text, str(path))
+    if not isinstance(template, dict):
+        raise InvalidError(f"{path}: a pod template must be a map with metadata and spec, not a list")
+    if problems := list(validation.template_problems(template, partial=True)):
+        raise ManifestError(f"pod template {path}", problems)
+    return template

@@ -1,0 +1,127 @@
+"""``edl install``: prints the manifests of an installation for `kubectl apply`."""
+
+from typing import Annotated
+
+import typer
+
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.pipelines.cli.options import Kinds, kinds_of
+from edl_workflows.pipelines.cli.output import print_document
+from edl_workflows.pipelines.install.options import NAMESPACE, InstallOptions, InstallPart, PullPolicy
+
+app = typer.Typer()
+
+Image = Annotated[str, typer.Option(help="Image of the controller and of masters, built from Containerfile.")]
+Print = Annotated[bool, typer.Option("--print", help="Print the manifests as YAML and do nothing else.")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the controller.")]
+JobsNamespace = Annotated[
+    str,
+    typer.Option(
+        help="Only namespace whose jobs are reconciled. The controller gets permissions only there.",
+        show_default="all",
+    ),
+]
+Replicas = Annotated[
+    int,
+    typer.Option(
+        min=1, max=9, help="Replicas of the controller. One works; the others take over if it fails."
+    ),
+]
+ImagePullPolicy = Annotated[
+    PullPolicy | None, typer.Option(help="Pull policy of the image.", show_default=False)
+]
+ImagePullSecrets = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Secret with credentials for the registry, in the controller's namespace and in those with "
+        "jobs. May be repeated.",
+        show_default=False,
+    ),
+]
+With = Annotated[
+    list[InstallPart] | None,
+    typer.Option("--with", help="Component to install in addition. May be repeated.", show_default=False),
+]
+Autoscaler = Annotated[
+    bool, typer.Option("--autoscaler", help="Allow the controller to change the replicas of elastic jobs.")
+]
+NetworkPolicies = Annotated[
+    bool,
+    typer.Option(
+        "--network-policies/--no-network-policies",
+        help="Create a NetworkPolicy for each job that admits only the job's own pods to its pods.",
+    ),
+]
+AdmissionPolicies = Annotated[
+    bool,
+    typer.Option(
+        "--admission-policies/--no-admission-policies",
+        help="Install admission policies against forged children of jobs and foreign plans. Needs Kubernetes "
+        "1.30 or newer.",
+    ),
+]
+MasterAccounts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--master-account",
+        help="ServiceAccount that templates of masters set. It may create auto plans for every job. "
+        "May be repeated.",
+        show_default=False,
+    ),
+]
+BrainDatabaseSecret = Annotated[
+    str,
+    typer.Option(
+        help="Secret whose key `url` contains the URL of the Brain's PostgreSQL database. By default "
+        "SQLite on a volume.",
+        show_default=False,
+    ),
+]
+
+
+@app.command()
+def install(
+    image: Image,
+    print_: Print = False,
+    namespace: Namespace = NAMESPACE,
+    jobs_namespace: JobsNamespace = "",
+    kinds: Kinds = "",
+    replicas: Replicas = 2,
+    image_pull_policy: ImagePullPolicy = None,
+    image_pull_secret: ImagePullSecrets = None,
+    with_: With = None,
+    autoscaler: Autoscaler = False,
+    brain_database_secret: BrainDatabaseSecret = "",
+    network_policies: NetworkPolicies = True,
+    admission_policies: AdmissionPolicies = True,
+    master_account: MasterAccounts = None,
+) -> None:
+    """Print the manifests of an installation: `edl install --image … --print | kubectl apply -f -`.
+
+    They contain the definitions, a namespace, permissions, and the controller with its metrics Service,
+    NetworkPolicy and PodDisruptionBudget. To upgrade, apply the manifests of the newer version.
+    """
+    from edl_workflows.pipelines.install.crds import render_yaml
+    from edl_workflows.pipelines.install.manifests import installation_manifests
+
+    options = InstallOptions(
+        image=image,
+        namespace=namespace,
+        jobs_namespace=jobs_namespace,
+        kinds=kinds_of(kinds),
+        replicas=replicas,
+        pull_policy=image_pull_policy,
+        pull_secrets=tuple(image_pull_secret or ()),
+        parts=frozenset(with_ or ()),
+        autoscaler=autoscaler,
+        brain_database_secret=brain_database_secret,
+        network_policies=network_policies,
+        admission_policies=admission_policies,
+        master_accounts=tuple(master_account or ()),
+    )
+    if not print_:
+        raise InvalidError(
+            "edl install does not change a cluster itself: add --print, and apply the manifests with "
+            "`kubectl apply -f -` or add them to your repository"
+        )
+    print_document(render_yaml(installation_manifests(options)))

@@ -1,0 +1,155 @@
+"""Submits a Python script or function as an elastic training."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.jobs.elastic_job.from_program import (
+    Framework,
+    ProgramOptions,
+    imported_modules,
+    render_job,
+)
+from edl_workflows.core.jobs.elastic_job.program import MAX_BYTES, TrainingProgram
+from edl_workflows.core.kubernetes import names
+from edl_workflows.pipelines.client.places import On, Place, open_place
+from edl_workflows.pipelines.client.training import ElasticTraining
+from edl_workflows.pipelines.manifests.travelling import function_program
+from edl_workflows.pipelines.stages.submit import SUBMIT, SubmitRequest
+from edl_workflows.pipelines.waiting.identity import Notify, StageIdentity, notify_nobody
+from edl_workflows.runtime.kube.connect import Cluster
+
+
+def train(
+    program: Callable[..., Any] | str | Path,
+    arguments: Mapping[str, Any] | list[str] | tuple[str, ...] = (),
+    *,
+    workers: int = 1,
+    framework: str | None = None,
+    on: On | Cluster = "local",
+    notify: Notify = notify_nobody,
+    **options: Any,
+) -> ElasticTraining:
+    """Submit an elastic training and return at once.
+
+    Args:
+        program: a function, or the path of a Python script. A function is called in each worker; it must
+            import inside its body what it uses.
+        arguments: of a function: JSON values by name; of a script: its command-line arguments.
+        workers: number of workers at the beginning.
+        framework: ``numpy``, ``torch`` or ``tensorflow``; None: that which the program imports.
+        on: ``local``, the embedded cluster; ``cluster``, the current context of the kubeconfig; or a
+            connected cluster.
+        notify: called with lines about the job.
+        options: further fields of `edl_workflows.core.jobs.elastic_job.from_program.ProgramOptions`, such as
+            ``image``, ``servers``, ``max_workers``, ``checkpoints`` or ``template``.
+
+    Raises:
+        InvalidError: the program, its arguments or the options are invalid; nothing was created.
+        UnavailableError: the cluster can't be reached.
+    """
+    try:
+        chosen = Framework(framework) if framework is not None else None
+        program_options = ProgramOptions(workers=workers, framework=chosen, **options)
+    except (TypeError, ValueError) as error:
+        raise InvalidError(f"train: {error}") from error
+    if callable(program):
+        values = arguments or {}
+        if not isinstance(values, Mapping):
+            raise InvalidError("the arguments of a function are a mapping: JSON values by name")
+        travelling, hint = function_program(program, values), program.__name__
+    else:
+        if isinstance(arguments, Mapping):
+            raise InvalidError("the arguments of a script are a list of strings, as on a command line")
+        travelling, hint = read_script(Path(program)), Path(program).stem
+        program_options = replace(program_options, arguments=tuple(arguments))
+    render_job(travelling, program_options)  # raises before a cluster is started
+    place = open_place(on, notify)
+    try:
+        return submit(place, travelling, program_options, hint=hint, notify=notify)
+    except BaseException:
+        place.close()
+        raise
+
+
+def submit(
+    place: Place,
+    program: TrainingProgram,
+    options: ProgramOptions,
+    *,
+    hint: str,
+    name: str = "",
+    notify: Notify,
+) -> ElasticTraining:
+    """Submit a program to a place.
+
+    Args:
+        place: the place.
+        program: the program.
+        options: how to run it; interpreter and folder of checkpoints are completed for the embedded cluster.
+        hint: readable part of the job's name.
+        name: the job's whole name; "" for one that is derived from `hint`.
+        notify: called with lines about the job.
+
+    Raises:
+        InvalidError: the options don't fit the place.
+        EdlError: the cluster refused the job.
+    """
+    identity = StageIdentity.of_person("client")
+    job = name or identity.name(hint, names.MAX_JOB_NAME)
+    if place.folder is not None:
+        checkpoints = options.checkpoints or place.checkpoints(job)
+        options = replace(options, python=place.python, checkpoints=checkpoints)
+    elif not options.image and not options.template:
+        raise InvalidError(
+            "no image: on a cluster, name one that contains edl-workflows and the program's packages "
+            "(`--image`, image=); the program itself need not be in it"
+        )
+    manifest = render_job(program, options)
+    manifest["metadata"]["name"] = job
+    handle = SUBMIT.begin(place.cluster, SubmitRequest(manifest=manifest, program=program), identity)
+    return ElasticTraining(place, handle, notify)
+
+
+def read_script(path: Path) -> TrainingProgram:
+    """The program of a script: its text, and that of the modules of its folder which it imports.
+
+    Raises:
+        InvalidError: it can't be read, is not Python, or is too large.
+    """
+    text = _read(path)
+    program = TrainingProgram.of_script(path.name, text)
+    return TrainingProgram.of_script(path.name, text, _read_imported_modules(path.parent, program))
+
+
+def _read_imported_modules(folder: Path, program: TrainingProgram) -> dict[str, str]:
+    """The modules of the script's folder that it imports, and those that they import."""
+    modules: dict[str, str] = {}
+    roots = _roots(program)
+    while roots:
+        name = f"{roots.pop()}.py"
+        if name in modules or name == program.main or not (folder / name).is_file():
+            continue
+        modules[name] = _read(folder / name)
+        roots |= _roots(TrainingProgram.of_script(name, modules[name]))
+    return modules
+
+
+def _roots(program: TrainingProgram) -> set[str]:
+    return {module.partition(".")[0] for module in imported_modules(program)}
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InvalidError(
+                f"{path} has more than {MAX_BYTES} bytes; put the code into the image, and keep a short "
+                "script that imports it"
+            )
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidError(f"can't read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InvalidError(f"can't read {path}: {error}") from error

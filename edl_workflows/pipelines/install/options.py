@@ -1,0 +1,122 @@
+"""The options of an installation."""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.jobs.kind import Kind
+from edl_workflows.core.jobs.kinds import choose_kinds
+
+_NAMESPACE = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+_SECRET = re.compile(r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?\Z")
+
+NAMESPACE = "edl-system"
+"""Default namespace of the controller."""
+
+
+class PullPolicy(StrEnum):
+    """When a node pulls an image. If no policy is given, Kubernetes decides by the tag."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class InstallPart(StrEnum):
+    """A component that can be installed in addition to the controller."""
+
+    ARGO_AGENT = "argo-agent"
+    DI_SERVER = "di-server"
+    BRAIN = "brain"
+
+
+@dataclass(frozen=True)
+class InstallOptions:
+    """One installation.
+
+    Attributes:
+        image: image of the controller, of Argo's agent, and of masters whose job does not name one.
+        namespace: namespace of the controller. It is created, and admits only pods that meet the Pod Security
+            Standard "restricted".
+        jobs_namespace: the only namespace whose jobs are reconciled, which must exist; "" for all namespaces.
+        kinds: names of the kinds that are reconciled; empty for all. They determine the definitions and the
+            permissions of the controller.
+        replicas: replicas of the controller and of Argo's agent. Only one works at a time; another one takes
+            over if it fails.
+        pull_policy: pull policy of the image; None for the default of Kubernetes.
+        pull_secrets: names of Secrets with credentials for the registry. They must exist in the namespace of
+            the controller and in each namespace with jobs.
+        parts: components to install in addition to the controller.
+        autoscaler: whether the controller may change the replicas of elastic jobs.
+        brain_database_secret: name of a Secret in the controller's namespace whose key ``url`` contains the
+            URL of the Brain's PostgreSQL database; "" for an SQLite database on a volume.
+        network_policies: whether the controller creates a NetworkPolicy for each job. admission_policies:
+        whether to install admission policies (`edl_workflows.pipelines.install.admission`).
+        master_accounts: names of ServiceAccounts that pod templates of masters set, in place of an account
+            for each job.
+
+    Raises:
+        InvalidError: a value is invalid.
+    """
+
+    image: str
+    namespace: str = NAMESPACE
+    jobs_namespace: str = ""
+    kinds: tuple[str, ...] = ()
+    replicas: int = 2
+    pull_policy: PullPolicy | None = None
+    pull_secrets: tuple[str, ...] = ()
+    parts: frozenset[InstallPart] = frozenset()
+    autoscaler: bool = False
+    brain_database_secret: str = ""
+    network_policies: bool = True
+    admission_policies: bool = True
+    master_accounts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._check_names()
+        if self.replicas < 1:
+            raise InvalidError(f"{self.replicas} replicas: at least one is required")
+        choose_kinds(self.kinds)
+        if self.autoscaler and self.jobs_namespace:
+            raise InvalidError(
+                "the autoscaler needs the nodes and pods of the whole cluster: "
+                "install for all namespaces, or without the autoscaler"
+            )
+        for part, name, kind in (
+            (InstallPart.DI_SERVER, "the DI server", "DIJob"),
+            (InstallPart.BRAIN, "Brain", "ElasticJob"),
+        ):
+            if part in self.parts and self.kinds and kind not in self.kinds:
+                raise InvalidError(f"{name} is for {kind}s: add {kind} to the kinds, or leave {name} out")
+        if self.brain_database_secret and InstallPart.BRAIN not in self.parts:
+            raise InvalidError("a database for the Brain, but no Brain: add `--with brain`")
+
+    def _check_names(self) -> None:
+        if not self.image or any(character.isspace() for character in self.image):
+            raise InvalidError(f"image {self.image!r}: name an image that was built from Containerfile")
+        for option, value in (("namespace", self.namespace), ("jobs namespace", self.jobs_namespace)):
+            if not _NAMESPACE.match(value) and (value or option == "namespace"):
+                raise InvalidError(
+                    f"{option} {value!r} is not a valid namespace: use lower-case letters, digits and '-'"
+                )
+        if self.jobs_namespace == self.namespace:
+            raise InvalidError(
+                f"jobs can't run in the controller's own namespace {self.namespace!r}, which admits "
+                "restricted pods only: choose another namespace for them"
+            )
+        for account in self.master_accounts:
+            if not _SECRET.match(account):
+                raise InvalidError(f"master account {account!r} is not a valid name of a ServiceAccount")
+        secrets = [("pull secret", secret) for secret in self.pull_secrets]
+        if self.brain_database_secret:
+            secrets.append(("brain database secret", self.brain_database_secret))
+        for option, secret in secrets:
+            if not _SECRET.match(secret):
+                raise InvalidError(f"{option} {secret!r} is not a valid name of a Secret")
+
+    @property
+    def job_kinds(self) -> tuple[Kind, ...]:
+        """The kinds that are reconciled."""
+        return choose_kinds(self.kinds)

@@ -1,0 +1,29 @@
+"""Delete a job and wait until it and all its pods are gone."""
+
+from edl_workflows.pipelines.stages.description import JobRequest, StageSpec
+from edl_workflows.pipelines.waiting import ownership
+from edl_workflows.pipelines.waiting.goals import GoneGoal, Handle
+from edl_workflows.pipelines.waiting.identity import StageIdentity
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.client import DeletionOptions
+from edl_workflows.runtime.kube.connect import Cluster
+
+
+class DeleteRequest(JobRequest):
+    """The job to delete. A job that does not exist counts as deleted."""
+
+
+def begin_delete(cluster: Cluster, request: DeleteRequest, _identity: StageIdentity) -> Handle:
+    """Request the deletion."""
+    resource = ownership.resource_of(request.kind)
+    namespace = request.namespace or cluster.namespace
+    manifest = client.find(cluster, resource, request.name, namespace)
+    uid = str(manifest["metadata"]["uid"]) if manifest else ""
+    if manifest:
+        # Foreground: the object stays until its pods are gone, so its absence proves that both are.
+        options = DeletionOptions(uid=uid, propagation="Foreground")
+        client.delete(cluster, resource, request.name, namespace, options)
+    return Handle(kind=request.kind, namespace=namespace, name=request.name, goal=GoneGoal(), uid=uid)
+
+
+DELETE = StageSpec("delete", "Delete a job and all its pods.", DeleteRequest, begin_delete)

@@ -1,0 +1,245 @@
+"""One LIST+WATCH for all waiters of a process: `edl wait`, the operators and every deferred task of a
+triggerer.
+
+A waiter subscribes to one object. It gets the object's state at once and then each change. A thousand waiters
+for the same cluster, namespace and kind need only one watch, which begins with the first waiter and ends with
+the last. The informer's daemon thread reads the watch and passes states on with ``call_soon_threadsafe``, so
+an event loop never blocks here. A restart of the API server only delays states.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+
+from edl_workflows.core.exceptions import EdlError, UnavailableError
+from edl_workflows.runtime.kube.cache import ObjectChange
+from edl_workflows.runtime.kube.connect import ClusterSource
+from edl_workflows.runtime.kube.informer import Informer
+from edl_workflows.runtime.kube.resources import Object, ObjectKey, Scope
+from edl_workflows.runtime.kube.watch import EventType
+
+BACKLOG = 256
+"""Most states kept for a waiter that does not read. The oldest ones are dropped; the newest one, which
+matters, always stays."""
+PATIENCE = 3
+"""After this number of refusals in a row (no rights, no such kind), waiters get the error, if the watch has
+never worked. An unreachable server is retried without limit, because waiters have their own deadlines."""
+LONG_PATIENCE = 8
+"""The same for a watch that has worked before; with the informer's delays this takes half a minute.
+Credentials and roles may be refused for a moment while they are renewed, and a failing waiter may end weeks
+of training."""
+
+State = Object | None
+"""The current state of an object; None while it does not exist."""
+
+
+@dataclass(eq=False)
+class _Waiter:
+    """One subscription, and the function that receives its states."""
+
+    key: ObjectKey
+    deliver: Callable[[State | EdlError], None]
+
+
+@dataclass(eq=False)
+class _Watch:
+    """One informer and its waiters."""
+
+    informer: Informer
+    users: int = 0
+    waiters: dict[ObjectKey, set[_Waiter]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    list_delivered: bool = False
+
+    def add(self, waiter: _Waiter) -> None:
+        with self.lock:
+            self.waiters.setdefault(waiter.key, set()).add(waiter)
+            if self.informer.synced:
+                waiter.deliver(self.informer.cache.get(waiter.key))
+
+    def discard(self, waiter: _Waiter) -> None:
+        with self.lock:
+            same = self.waiters.get(waiter.key, set())
+            same.discard(waiter)
+            if not same:
+                self.waiters.pop(waiter.key, None)
+
+    def deliver_change(self, change: ObjectChange) -> None:
+        if not self.informer.synced:
+            return  # `deliver_list` reports all states when the list is complete
+        state = None if change.type is EventType.DELETED else change.object
+        with self.lock:
+            for waiter in self.waiters.get(change.key, ()):
+                waiter.deliver(state)
+
+    def deliver_list(self) -> None:
+        with self.lock:
+            if self.list_delivered:
+                return  # differences of later lists were reported as changes
+            self.list_delivered = True
+            for key, waiters in self.waiters.items():
+                state = self.informer.cache.get(key)
+                for waiter in waiters:
+                    waiter.deliver(state)
+
+    def deliver_error(self, error: EdlError, failures: int) -> None:
+        patience = LONG_PATIENCE if self.informer.synced else PATIENCE
+        if failures < patience or isinstance(error, UnavailableError):
+            return
+        with self.lock:
+            for waiters in self.waiters.values():
+                for waiter in waiters:
+                    waiter.deliver(error)
+
+
+class AsyncStates(AsyncIterator[State]):
+    """The states of one object, for an event loop. The iteration never ends by itself."""
+
+    def __init__(self, informer: Informer) -> None:
+        self._informer = informer
+        self._loop = asyncio.get_running_loop()
+        self._states: deque[State | EdlError] = deque(maxlen=BACKLOG)
+        self._arrived = asyncio.Event()
+
+    @property
+    def last_error(self) -> EdlError | None:
+        """Why the watch is down at the moment, for the message of a deadline; None while it is up."""
+        return self._informer.last_error
+
+    async def __anext__(self) -> State:
+        """The next state.
+
+        Raises:
+            EdlError: the server refuses the watch: ForbiddenError, NotFoundError (no such kind),
+                InvalidError.
+        """
+        while not self._states:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return _state_or_raise(self._states.popleft())
+
+    def deliver(self, state: State | EdlError) -> None:
+        """Receive a state; called in the informer's thread."""
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._push, state)
+
+    def _push(self, state: State | EdlError) -> None:
+        self._states.append(state)
+        self._arrived.set()
+
+
+class BlockingStates:
+    """The states of one object, for a thread that may block."""
+
+    def __init__(self, informer: Informer) -> None:
+        self._informer = informer
+        self._states: deque[State | EdlError] = deque(maxlen=BACKLOG)
+        self._arrived = threading.Condition()
+
+    @property
+    def last_error(self) -> EdlError | None:
+        """Why the watch is down at the moment, for the message of a deadline; None while it is up."""
+        return self._informer.last_error
+
+    def next(self, seconds: float | None = None) -> State:
+        """The next state.
+
+        Args:
+            seconds: how long to wait for it; None for no limit.
+
+        Raises:
+            TimeoutError: none came in time.
+            EdlError: as `AsyncStates.__anext__`.
+        """
+        with self._arrived:
+            if not self._arrived.wait_for(lambda: bool(self._states), seconds):
+                raise TimeoutError(f"no change of {self._informer.scope} within {seconds} s")
+            state = self._states.popleft()
+        return _state_or_raise(state)
+
+    def deliver(self, state: State | EdlError) -> None:
+        """Receive a state; called in the informer's thread."""
+        with self._arrived:
+            self._states.append(state)
+            self._arrived.notify()
+
+
+def _state_or_raise(state: State | EdlError) -> State:
+    if isinstance(state, EdlError):
+        raise state
+    return state
+
+
+class SharedWatches:
+    """The watches of a process, by cluster, namespace and kind."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watches: dict[tuple[ClusterSource, Scope], _Watch] = {}
+
+    def __len__(self) -> int:
+        """The number of running watches."""
+        return len(self._watches)
+
+    @asynccontextmanager
+    async def states(
+        self, source: ClusterSource, scope: Scope, name: str, namespace: str = ""
+    ) -> AsyncGenerator[AsyncStates]:
+        """Subscribe to one object from an event loop.
+
+        Args:
+            source: the API server; the watch's thread connects once for all waiters with the same source and
+                scope.
+            scope: the kind and namespace; no selector, so that all waiters share it.
+            name: the object's.
+            namespace: the object's, needed if the scope is all namespaces.
+        """
+        watch = self._enter(source, scope)
+        states = AsyncStates(watch.informer)
+        waiter = _Waiter(ObjectKey(scope.namespace or namespace, name), states.deliver)
+        watch.add(waiter)
+        try:
+            yield states
+        finally:
+            watch.discard(waiter)
+            self._leave(source, scope, watch)
+
+    @contextmanager
+    def blocking_states(self, source: ClusterSource, scope: Scope, name: str) -> Generator[BlockingStates]:
+        """Subscribe to one object from a thread that may block; arguments as `states`."""
+        watch = self._enter(source, scope)
+        states = BlockingStates(watch.informer)
+        waiter = _Waiter(ObjectKey(scope.namespace, name), states.deliver)
+        watch.add(waiter)
+        try:
+            yield states
+        finally:
+            watch.discard(waiter)
+            self._leave(source, scope, watch)
+
+    def _enter(self, source: ClusterSource, scope: Scope) -> _Watch:
+        with self._lock:
+            watch = self._watches.get((source, scope))
+            if watch is None:
+                watch = self._watches[source, scope] = _Watch(Informer(source, scope))
+                watch.informer.on_change(watch.deliver_change)
+                watch.informer.on_sync(watch.deliver_list)
+                watch.informer.on_error(watch.deliver_error)
+                watch.informer.start()
+            watch.users += 1
+            return watch
+
+    def _leave(self, source: ClusterSource, scope: Scope, watch: _Watch) -> None:
+        with self._lock:
+            watch.users -= 1
+            if watch.users:
+                return
+            del self._watches[source, scope]
+        watch.informer.stop(join_seconds=0)  # the caller may be an event loop: the thread ends by itself
+
+
+SHARED = SharedWatches()
+"""The watches of this process. The value is global on purpose, so that all waiters share the same watches."""

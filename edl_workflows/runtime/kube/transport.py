@@ -1,0 +1,174 @@
+"""Sends a request to the API server: raw JSON, with retries, a record for the observer, and mapped errors.
+Base of `client` and `watch`."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import stamina
+
+from edl_workflows.runtime.kube import errors
+from edl_workflows.runtime.kube.connect import Cluster, RequestRecord
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+
+CONNECT_SECONDS = 5.0
+MAX_RETRY_AFTER = 20.0
+"""Seconds; a longer Retry-After is cut to this."""
+
+
+@dataclass(frozen=True)
+class ApiRequest:
+    """A request.
+
+    Attributes:
+        verb: get, list, watch, create, update, patch or delete; for metrics and for the HTTP method.
+        plural: resource's path segment; for metrics.
+        path: URL path.
+        action: the request in words, as ``create ElasticJob default/mnist``; begins each error message.
+        query: query parameters.
+        body: JSON body.
+        content_type: the body's.
+        idempotent: whether it may be sent again if the connection breaks before the answer.
+        read_seconds: how long to wait for bytes of the answer; None for the cluster's policy.
+    """
+
+    verb: str
+    plural: str
+    path: str
+    action: str
+    query: tuple[tuple[str, str], ...] = ()
+    body: Any = None
+    content_type: str = JSON
+    idempotent: bool = True
+    read_seconds: float | None = None
+
+
+_METHODS = {
+    "get": "GET", "list": "GET", "watch": "GET",
+    "create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE",
+}  # fmt: skip
+
+
+def send(cluster: Cluster, request: ApiRequest) -> Any:
+    """Send, with retries, and read the JSON answer.
+
+    Raises:
+        EdlError: see `errors.map_error`.
+    """
+    return _retried(cluster, request, lambda: json.loads(_send_once(cluster, request).data or b"null"))
+
+
+def send_for_text(cluster: Cluster, request: ApiRequest) -> str:
+    """Send, with retries, and read a plain-text answer (a pod's log)."""
+    return str(
+        _retried(cluster, request, lambda: _send_once(cluster, request).data.decode("utf-8", "replace"))
+    )
+
+
+def open_stream(cluster: Cluster, request: ApiRequest) -> Any:
+    """Send once, and return the open ``urllib3.HTTPResponse``; the caller reads and closes it."""
+    with errors.mapping_errors(request.action, cluster.server):
+        return _send_once(cluster, request)
+
+
+def _retried(cluster: Cluster, request: ApiRequest, once: Callable[[], Any]) -> Any:
+    def on(error: Exception) -> bool | float:
+        return retry_after(error, idempotent=request.idempotent)
+
+    with errors.mapping_errors(request.action, cluster.server):
+        for attempt in stamina.retry_context(
+            on=on,
+            attempts=cluster.policy.attempts,
+            timeout=cluster.policy.retry_seconds,
+            wait_jitter=0.3,
+        ):
+            with attempt:
+                return once()
+    raise AssertionError("stamina ends with a result or an exception")
+
+
+def retry_after(error: Exception, *, idempotent: bool) -> bool | float:
+    """Whether to send a failed request again; the seconds to wait before, if the server gave them.
+
+    Args:
+        error: what the client raised.
+        idempotent: whether the request may be repeated although it may have been carried out.
+    """
+    import urllib3.exceptions as urllib3_errors
+    from kubernetes.client.exceptions import ApiException
+
+    if isinstance(error, ApiException):
+        code = error.status or 0
+        if code == 429 or (idempotent and code in (500, 502, 503, 504)):
+            return _retry_after_header(error)
+        return False
+    cause = getattr(error, "reason", None) if isinstance(error, urllib3_errors.MaxRetryError) else error
+    if isinstance(cause, urllib3_errors.NewConnectionError | urllib3_errors.ConnectTimeoutError):
+        return True  # it never reached the server
+    return idempotent and isinstance(cause, urllib3_errors.HTTPError | OSError)
+
+
+def _retry_after_header(error: Any) -> bool | float:
+    text = (error.headers or {}).get("Retry-After", "")
+    return min(float(text), MAX_RETRY_AFTER) if text.isdecimal() and int(text) > 0 else True
+
+
+def _send_once(cluster: Cluster, request: ApiRequest) -> Any:
+    started = time.monotonic()
+    code = 0
+    try:
+        response = _call(cluster, request)
+        code = response.status
+    except Exception as error:
+        code = getattr(error, "status", None) or 0
+        raise
+    finally:
+        cluster.observer(RequestRecord(request.verb, request.plural, code, time.monotonic() - started))
+    return response
+
+
+def _call(cluster: Cluster, request: ApiRequest) -> Any:
+    try:
+        return cluster.api_client.call_api(
+            request.path,
+            _METHODS[request.verb],
+            query_params=list(request.query),
+            header_params={"Accept": JSON, "Content-Type": request.content_type},
+            body=request.body,
+            auth_settings=["BearerToken"],
+            _preload_content=False,
+            _request_timeout=(CONNECT_SECONDS, request.read_seconds or cluster.policy.read_seconds),
+        )
+    except AttributeError as error:
+        # The client decodes every error's body, and fails on a broken TLS handshake, which has none.
+        from kubernetes.client.exceptions import ApiException
+
+        if isinstance(error.__context__, ApiException):
+            raise error.__context__ from None
+        raise
+
+
+def lines(response: Any, longest: int = sys.maxsize) -> Iterator[bytes]:
+    """Yield the lines of an open response as they arrive, without line feeds. A last line without a line feed
+    is included.
+
+    Args:
+        response: from `open_stream`.
+        longest: most bytes of a line; the rest of a longer line is dropped as it arrives.
+    """
+    rest = bytearray()
+    for chunk in response.stream(65536, decode_content=True):
+        *ends, begun = chunk.split(b"\n")
+        for end in ends:
+            rest += end
+            yield bytes(rest[:longest])
+            rest.clear()
+        rest += begun
+        del rest[longest:]
+    if rest:
+        yield bytes(rest)

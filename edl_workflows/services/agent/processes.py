@@ -1,0 +1,283 @@
+"""A training process: it can't outlive the agent, its output is forwarded, its resource use is measured.
+
+Each training process leads its own process group, so that all its children end with it. If the agent dies,
+even by SIGKILL, the kernel kills the process (PR_SET_PDEATHSIG, Linux only).
+"""
+
+import collections
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.protocol.nodes import Usage
+from edl_workflows.training.signals import DUMP_STACKS
+
+LAST_LINES = 40
+"""Lines of output that are kept for the job's status."""
+LAST_CHARACTERS = 8000
+_LINE_BYTES = 64 * 1024
+"""Longer lines are forwarded in pieces."""
+
+_STACK_LINE = re.compile(r'(Current thread|Thread) 0x|  (File "|\.\.\.|<)')
+"""How the lines begin that `faulthandler` writes."""
+_STACK_SECONDS = 5.0
+"""Limit for the first line of the stacks, and for the others."""
+_QUIET_SECONDS = 0.5
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
+
+# The launcher sets the signal and then becomes the training process by exec, which keeps it. A preexec_fn
+# would run between fork and exec of a threaded process, and may deadlock. Comparing the parent covers an
+# agent that died before. The signal that the launcher ignores stays ignored after exec, until the program
+# installs a handler.
+_LAUNCHER = f"""
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+signal.signal({int(DUMP_STACKS)}, signal.SIG_IGN)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(137)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"edl agent: cannot start {{sys.argv[2]!r}}: {{error.strerror}}")
+"""
+
+FATAL = 1
+"""Exit code of an uncaught error in a Python program."""
+_NOT_OPENED = 2
+"""With which Python ends if it can't open its script."""
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_PLAIN_OPTIONS = re.compile(r"-[bBdEIOPqRsSuvx]+")
+"""Options of Python without an argument, with which it still runs the script."""
+
+
+def plain_script(command: Sequence[str]) -> str:
+    """The script of a command ``python [options without an argument] path.py ...``; "" of any other."""
+    if not command or not _PYTHON.fullmatch(Path(command[0]).name):
+        return ""
+    first = next((part for part in command[1:] if not _PLAIN_OPTIONS.fullmatch(part)), "")
+    return first if first.endswith(".py") and not first.startswith("-") else ""
+
+
+def explain_missing_script(command: Sequence[str], code: int, output: str) -> str:
+    """Why a process could not begin: Python did not find its script, as it says itself. "" if anything else
+    ended the process.
+
+    Args:
+        command: of the process, which ran in this process's directory.
+        code: its exit code.
+        output: its last lines.
+    """
+    script = plain_script(command) if code == _NOT_OPENED else ""
+    if not script or os.path.lexists(script):
+        return ""
+    newest = output.rstrip().rsplit("\n", 1)[-1]
+    if not re.search(rf"can't open file '[^']*{re.escape(Path(script).name)}': \[Errno 2\]", newest):
+        return ""
+    where = "" if Path(script).is_absolute() else f" in the working directory {Path.cwd()}"
+    return (
+        f"edl agent: there is no file {script}{where}; is the script in the image or a volume, and is the "
+        "command's path to it right?\n"
+    )
+
+
+class TrainingProcess:
+    """A running training process.
+
+    Start it in a thread that lives as long as the agent: for PR_SET_PDEATHSIG the parent is the thread that
+    started it.
+
+    Args:
+        version: cluster version of the process.
+        command: program with arguments.
+        env: complete environment.
+        on_exit: called in another thread after the exit.
+
+    Raises:
+        InvalidError: the command is empty.
+    """
+
+    def __init__(
+        self, version: int, command: Sequence[str], env: Mapping[str, str], on_exit: Callable[[], None]
+    ) -> None:
+        if not command:
+            raise InvalidError("edl agent run: no command given; write it after --")
+        self.version = version
+        self._command = tuple(command)
+        self._unfound = False
+        self._tail: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
+        self._stack_lines = threading.Condition()
+        self._stacks: list[str] | None = None
+        self._on_exit = on_exit
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command],
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+        self._done = threading.Event()
+        threading.Thread(target=self._watch, name=f"process-v{version}", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also the id of the process group."""
+        return self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        """Exit code, 128+n for signal n; None while the process runs.
+
+        It is `FATAL` if Python did not find the script of the command: other attempts would not either.
+        """
+        code = self._process.returncode if self._done.is_set() else None
+        if self._unfound and code is not None:
+            return FATAL
+        return 128 - code if code is not None and code < 0 else code
+
+    @property
+    def last_lines(self) -> str:
+        """The last lines of the output."""
+        return "".join(self._tail)[-LAST_CHARACTERS:]
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the process group."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the process group."""
+        self._signal(signal.SIGKILL)
+
+    def dump_stacks(self) -> str:
+        """Have the process write its stacks to its output. Its children, which may not handle the signal, are
+        left alone.
+
+        Returns:
+            The stacks, when the process has written no more of them for a moment; "" if it writes none in
+            time, because it is stopped or does not handle the signal.
+        """
+        with self._stack_lines:
+            self._stacks = []
+        if not self._done.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, DUMP_STACKS)
+        with self._stack_lines:
+            self._stack_lines.wait_for(lambda: self._stacks, _STACK_SECONDS)
+            end = time.monotonic() + _STACK_SECONDS
+            while self._stacks and self._stack_lines.wait(_QUIET_SECONDS) and time.monotonic() < end:
+                pass
+            written, self._stacks = self._stacks, None
+        return "".join(written or ())[-LAST_CHARACTERS:]
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for the exit; False on time-out."""
+        return self._done.wait(timeout)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # The process may have exited just now. Its id is not reused before `_watch` reaps it.
+        if not self._done.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def _watch(self) -> None:
+        output = threading.Thread(target=self._forward, name=f"output-v{self.version}", daemon=True)
+        output.start()
+        # Wait without reaping, so that the group's id can't be reused before the rest of the group is killed.
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        # The pipe closes with its last writer; a child that left the group must not block this thread.
+        output.join(timeout=5.0)
+        code = self._process.wait()
+        with contextlib.suppress(OSError):  # the working directory is gone
+            if explanation := explain_missing_script(self._command, code, self.last_lines):
+                self._unfound = True
+                self._write(explanation.encode())
+        self._done.set()
+        self._on_exit()
+
+    def _keep(self, line: str) -> None:
+        self._tail.append(line)
+        with self._stack_lines:
+            if self._stacks is not None and _STACK_LINE.match(line):
+                self._stacks.append(line)
+                self._stack_lines.notify_all()
+
+    def _forward(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as pipe:
+            while line := pipe.readline(_LINE_BYTES):
+                self._write(line)
+
+    def _write(self, line: bytes) -> None:
+        self._keep(line.decode(errors="replace"))
+        # The agent's own output may be closed; training continues.
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+
+
+class UsageMeter:
+    """Measures the CPU and memory use of a process and its descendants, from ``/proc``.
+
+    Args:
+        root: process id at the root of the tree.
+        proc: where procfs is mounted.
+    """
+
+    def __init__(self, root: int, proc: Path = Path("/proc")) -> None:
+        self._root = root
+        self._proc = proc
+        self._seconds: dict[int, float] = {}
+        self._at = time.monotonic()
+
+    def read(self) -> Usage:
+        """Mean CPU cores since the last call, and current memory. CPU time before a process was first seen is
+        ignored."""
+        now = time.monotonic()
+        tree = _tree(self._root, _processes(self._proc))
+        used = sum(max(0.0, seconds - self._seconds.get(pid, seconds)) for pid, (seconds, _) in tree.items())
+        cpu = used / max(now - self._at, 1e-3)
+        self._seconds = {pid: seconds for pid, (seconds, _) in tree.items()}
+        self._at = now
+        return Usage(cpu=round(cpu, 3), memory=round(sum(memory for _, memory in tree.values()), 1))
+
+
+def _processes(proc: Path) -> dict[int, tuple[int, float, float]]:
+    """Parent, CPU seconds and resident MiB of each process."""
+    processes = {}
+    for entry in proc.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (entry / "stat").read_text()
+        except OSError:  # the process exited meanwhile
+            continue
+        # The command name is in parentheses and may contain any character.
+        fields = stat[stat.rindex(")") + 2 :].split()
+        seconds = (int(fields[11]) + int(fields[12])) / _TICKS
+        processes[int(entry.name)] = (int(fields[1]), seconds, int(fields[21]) * _PAGE_MIB)
+    return processes
+
+
+def _tree(root: int, processes: dict[int, tuple[int, float, float]]) -> dict[int, tuple[float, float]]:
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _, _) in processes.items():
+        children.setdefault(parent, []).append(pid)
+    tree, todo = {}, [root]
+    while todo:
+        pid = todo.pop()
+        if pid in processes:
+            tree[pid] = processes[pid][1:]
+        todo.extend(children.get(pid, []))
+    return tree

@@ -1,0 +1,186 @@
+"""The loop: informers put jobs into a queue, workers reconcile them. Also starts and stops them, and reports
+problems."""
+
+import datetime as dt
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from edl_workflows.core.exceptions import EdlError, NotFoundError
+from edl_workflows.core.jobs import kinds
+from edl_workflows.core.jobs.actions import InstallationSettings
+from edl_workflows.core.jobs.di_job.kind import DI_JOB
+from edl_workflows.core.jobs.kind import Kind, Source
+from edl_workflows.core.jobs.kinds import KINDS
+from edl_workflows.core.kubernetes import names
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.events import Recorder
+from edl_workflows.runtime.kube.resources import ALL_NAMESPACES
+from edl_workflows.services.controller.allocator import Allocator, AllocatorOptions
+from edl_workflows.services.controller.apply import Applier
+from edl_workflows.services.controller.metrics import ControllerMetrics
+from edl_workflows.services.controller.observed_cluster import JobGroup, ObservedCluster
+from edl_workflows.services.controller.planner import Planner, PlannerContext
+from edl_workflows.services.controller.queue import WorkQueue
+from edl_workflows.services.controller.reconciler import Reconciler
+
+if TYPE_CHECKING:
+    from edl_workflows.services.controller.autoscaler import AutoscalerOptions
+
+log = structlog.get_logger(__name__)
+
+STOP_SECONDS = 20.0
+"""Longest duration of `Manager.stop`, even if decisions are in progress; below a pod's default grace period
+of 30 s."""
+COMPLAIN_EVERY = 20
+"""A failing watch is logged the first time and then every 20th time, which is every five minutes at the
+longest delay.
+"""
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
+
+
+@dataclass(frozen=True)
+class ManagerOptions:
+    """How to run the loop.
+
+    Attributes:
+        namespace: the jobs' namespace, or `ALL_NAMESPACES`.
+        workers: number of jobs reconciled concurrently; workers mostly wait for the API server.
+        settings: settings of the installation.
+        kinds: the kinds to reconcile.
+        allocator: options of the allocator, which runs if DIJob is one of the kinds.
+        autoscaler: options of the autoscaler; None to run without it.
+    """
+
+    namespace: str = ALL_NAMESPACES
+    workers: int = 16
+    settings: InstallationSettings = field(default_factory=InstallationSettings)
+    kinds: tuple[Kind, ...] = KINDS
+    allocator: AllocatorOptions = field(default_factory=AllocatorOptions)
+    autoscaler: "AutoscalerOptions | None" = None
+
+
+class Manager:
+    """Runs the loop in its own threads.
+
+    Args:
+        cluster: the API server.
+        options: see `ManagerOptions`.
+        metrics: counts decisions, retries and requests.
+        guard: called before each write; raises if this process must not write, or no longer.
+    """
+
+    def __init__(
+        self, cluster: Cluster, options: ManagerOptions, metrics: ControllerMetrics, guard: Callable[[], None]
+    ) -> None:
+        observed = cluster.observed_by(metrics.requested)
+        self._options = options
+        self._metrics = metrics
+        self._queue: WorkQueue[JobGroup] = WorkQueue()
+        metrics.observe_queue(lambda: len(self._queue))
+        isolated = options.settings.network_policies
+        job_kinds = tuple(kind.isolated() if isolated else kind for kind in options.kinds)
+        sources = kinds.watched_sources(job_kinds)
+        self.world = ObservedCluster(observed, options.namespace, sources, self._queue.add, self._complain)
+        recorder = Recorder(observed, names.CONTROLLER)
+        applier = Applier(observed, self.world, recorder, guard)
+        self._reconciler = Reconciler(
+            self.world, applier, job_kinds, options.settings, lambda: dt.datetime.now(dt.UTC), metrics
+        )
+        context = PlannerContext(
+            observed, options.namespace, self.world, options.settings, guard, self._queue.add, metrics
+        )
+        self._loops: list[Planner] = []
+        if DI_JOB in options.kinds:
+            self._loops.append(Allocator(context, options.allocator))
+        if options.autoscaler is not None:
+            # Imported only if it is used, because its planner imports numpy, which takes memory.
+            from edl_workflows.services.controller.autoscaler import Autoscaler
+
+            self._loops.append(Autoscaler(context, options.autoscaler, options.kinds, recorder))
+        self._stopped = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"worker {index}", daemon=True)
+            for index in range(options.workers)
+        ]
+
+    def start(self) -> None:
+        """Start the watches. Workers begin when everything is listed."""
+        self.world.start()
+        for thread in self._threads:
+            thread.start()
+        for loop in self._loops:
+            loop.start()
+
+    def stop(self) -> None:
+        """Finish the decisions in progress, then stop. A decision that is not finished in time can no longer
+        write once the lease is released.
+        """
+        deadline = time.monotonic() + STOP_SECONDS
+        self._stopped.set()
+        self._queue.close()
+        for loop in self._loops:
+            loop.stop(_left(deadline))
+        for thread in self._threads:
+            thread.join(_left(deadline))
+        self.world.stop(_left(deadline))
+
+    def waits_for(self) -> list[str]:
+        """The resources that must be listed before decisions are made; empty when ready."""
+        return [f"not listed yet: {plural}" for plural in self.world.behind]
+
+    def problems(self) -> list[str]:
+        """Problems that only a restart of the process solves."""
+        if self._stopped.is_set():
+            return []
+        dead = [f"{thread.name} ended" for thread in self._threads if thread.ident and not thread.is_alive()]
+        return dead + [problem for loop in self._loops for problem in loop.problems()]
+
+    @property
+    def idle(self) -> bool:
+        """Whether no job waits for a worker or is being worked on."""
+        return self._queue.idle
+
+    def _work(self) -> None:
+        while not self._stopped.is_set() and not self.world.wait_synced(0.5):
+            pass  # `wait_synced` already waits
+        while (group := self._queue.get()) is not None:
+            try:
+                self._reconcile(group)
+            finally:
+                self._queue.done(group)
+
+    def _reconcile(self, group: JobGroup) -> None:
+        outcome = self._reconciler.reconcile(group)
+        if outcome.failed:
+            self._metrics.retried()
+            self._queue.retry(group)
+        else:
+            self._queue.forget(group)
+        if outcome.changed:
+            # Our writes are in the cache already, so the watch reports no change for them: reconcile again
+            # until nothing changes.
+            self._queue.add(group)
+        if outcome.requeue_after is not None:
+            self._queue.add_after(group, outcome.requeue_after)
+
+    def _complain(self, source: Source, error: EdlError, failures: int) -> None:
+        if failures % COMPLAIN_EVERY != 1:
+            return
+        if isinstance(error, NotFoundError):
+            log.error(
+                "the API server does not have this kind: "
+                "install the CRDs with `edl crds install`; trying again"
+                if any(source is kind.source for kind in self._options.kinds)
+                else "the API server does not have this kind: it is older than Kubernetes 1.29; trying again",
+                resource=f"{source.api.plural}.{source.api.group}",
+            )
+        else:
+            log.warning("watch failed; trying again", resource=source.api.plural, error=str(error))

@@ -1,0 +1,171 @@
+"""Caches of the jobs and their pods, by one LIST+WATCH each, and long polls that wait for changes."""
+
+import asyncio
+import itertools
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TypeVar
+
+import structlog
+
+from edl_workflows.core.exceptions import EdlError, NotFoundError, UnavailableError
+from edl_workflows.core.jobs.di_job import pods
+from edl_workflows.core.kubernetes import api
+from edl_workflows.runtime.kube.cache import ObjectChange
+from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
+from edl_workflows.runtime.kube.informer import Informer
+from edl_workflows.runtime.kube.resources import Object, ObjectKey, Scope
+from edl_workflows.runtime.kube.watch import EventType
+from edl_workflows.services.di_server import replicas
+
+log = structlog.get_logger(__name__)
+
+COMPLAIN_EVERY = 20
+"""A failing watch is logged the first time and then every 20th time, which is every five minutes at the
+longest delay."""
+
+GATHER_SECONDS = 0.1
+"""Changes of a job's pods come in bursts: waiters are woken this long after the first change."""
+
+Found = TypeVar("Found")
+
+
+class JobCaches:
+    """Caches of the jobs and their pods.
+
+    Args:
+        cluster: the API server.
+        namespace: the watched namespace, or `ALL_NAMESPACES`.
+    """
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        source = ClusterSource.of(cluster)
+        selector = f"{pods.OPERATOR_LABEL}={pods.OPERATOR}"
+        self._jobs = Informer(source, Scope(api.DI_JOBS, namespace))
+        self._pods = Informer(
+            source, Scope(api.PODS, namespace, label_selector=selector), {"job": _by_job}, replicas.reduce_pod
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: defaultdict[ObjectKey, set[asyncio.Event]] = defaultdict(set)
+        self._waking: set[ObjectKey] = set()
+        self._changes = itertools.count(1)
+        self._changed: dict[ObjectKey, int] = {}
+        self._jobs.on_change(self._job_changed)
+        self._pods.on_change(self._record_pod_change)
+        for informer in (self._jobs, self._pods):
+            informer.on_error(_complain)
+
+    def start(self) -> None:
+        self._jobs.start()
+        self._pods.start()
+
+    def stop(self) -> None:
+        for informer in (self._jobs, self._pods):
+            informer.stop()
+
+    def waits_for(self) -> list[str]:
+        """The resources that must be listed before requests can be answered; empty when ready."""
+        return [f"not listed yet: {i.scope}" for i in (self._jobs, self._pods) if not i.synced]
+
+    def job(self, key: ObjectKey) -> Object:
+        """A job in the cache.
+
+        Raises:
+            NotFoundError: there is none.
+            UnavailableError: the jobs have not been listed yet.
+        """
+        self._check_ready()
+        job = self._jobs.cache.get(key)
+        if job is None:
+            raise NotFoundError(f"no DIJob {key}; check the id")
+        return job
+
+    def pods(self, key: ObjectKey) -> list[Object]:
+        """A job's pods in the cache, as returned by `replicas.reduce_pod`.
+
+        Raises:
+            UnavailableError: the pods have not been listed yet.
+        """
+        self._check_ready()
+        return self._pods.cache.by_index("job", str(key))
+
+    def version(self, key: ObjectKey) -> int:
+        """The number of the last change of a job or its pods; 0 if there was none. Reads after this call
+        include this change."""
+        return self._changed.get(key, 0)
+
+    def wrote(self, job: Object) -> None:
+        """Put the API server's answer to our own write into the cache."""
+        self._jobs.put(job)
+        self._record_change(ObjectKey(job["metadata"]["namespace"], job["metadata"]["name"]))
+
+    async def until(self, key: ObjectKey, look: Callable[[], Found | None], seconds: float) -> Found | None:
+        """Wait until `look` returns a result.
+
+        Args:
+            key: the job. Changes of the job or its pods wake the waiter.
+            look: called first and after changes.
+            seconds: how long to wait.
+
+        Returns:
+            The result; None if there was none in time.
+        """
+        self._loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+        self._waiting[key].add(changed)
+        try:
+            async with asyncio.timeout(seconds):
+                while (answer := look()) is None:
+                    await changed.wait()
+                    changed.clear()
+                return answer
+        except TimeoutError:
+            return None
+        finally:
+            self._waiting[key].discard(changed)
+            if not self._waiting[key]:
+                del self._waiting[key]
+
+    def _check_ready(self) -> None:
+        if waits := self.waits_for():
+            raise UnavailableError(f"the server has just started ({', '.join(waits)}); try again")
+
+    def _job_changed(self, change: ObjectChange) -> None:
+        self._record_change(change.key)
+        if change.type is EventType.DELETED:
+            self._changed.pop(change.key, None)
+
+    def _record_pod_change(self, change: ObjectChange) -> None:
+        self._record_change(ObjectKey(change.key.namespace, replicas.job_of(change.object)))
+
+    def _record_change(self, key: ObjectKey) -> None:
+        """Called from any thread."""
+        self._changed[key] = next(self._changes)
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._wake, key)
+
+    def _wake(self, key: ObjectKey) -> None:
+        """Wake all waiters together after a short delay, so that one of them computes a result that all
+        share."""
+        if self._waiting.get(key) and key not in self._waking:
+            self._waking.add(key)
+            asyncio.get_running_loop().call_later(GATHER_SECONDS, self._wake_all, key)
+
+    def _wake_all(self, key: ObjectKey) -> None:
+        self._waking.discard(key)
+        for event in self._waiting.get(key, ()):
+            event.set()
+
+
+def _by_job(pod: Object) -> list[str]:
+    return [str(ObjectKey(pod["metadata"].get("namespace") or "", replicas.job_of(pod)))]
+
+
+def _complain(error: EdlError, failures: int) -> None:
+    if failures % COMPLAIN_EVERY != 1:
+        return
+    if isinstance(error, NotFoundError):
+        log.error("the API server has no DIJobs: install the CRDs with `edl crds install`; trying again")
+    else:
+        log.warning("watch failed; trying again", error=str(error))

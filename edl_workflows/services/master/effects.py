@@ -1,0 +1,384 @@
+"""The master's effects on the outside: it requests pods, and reports on plans and on the job.
+
+Effects follow only the stored state, so everything that is visible outside survives a crash. An effect that a
+crash interrupts is carried out again; all effects are idempotent. They are also independent: an effect that
+is refused is retried with a back-off and delays no other. The adapters of `MasterBackend` are
+`edl_workflows.services.master.kubernetes` and `edl_workflows.services.master.standalone`.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, Self
+
+import structlog
+
+from edl_workflows.core.exceptions import ConflictError, EdlError, NotFoundError, UnavailableError
+from edl_workflows.core.jobs.scale_plan.model import ScalePlanSpec
+from edl_workflows.services.master.master import Master, WriteUrgency
+from edl_workflows.services.master.state import observations, views
+from edl_workflows.services.master.state.autoscale import autoscale_steps
+from edl_workflows.services.master.state.nodes.hang import DUMP_SECONDS
+from edl_workflows.services.master.state.nodes.pod_plans import PodPlan
+from edl_workflows.services.master.state.nodes.registry import ExitReason, JobNode
+from edl_workflows.services.master.state.plans import plan_steps
+from edl_workflows.services.master.state.plans.plan_run import PlanRun
+from edl_workflows.services.master.state.stored_state import JobRecord
+
+REPORT_SECONDS = 2.0
+"""Seconds between two reports of progress."""
+LAST_REPORT = 5.0
+"""Seconds for the last report of a master that is told to end."""
+MAX_BACK_OFF = 15.0
+MAX_WARNING = 1_000
+"""Characters of a refusal in the job's warnings."""
+UNREPORTED_SECONDS = 60.0
+"""Seconds for which the master retries if the API server refuses the job's final status. Then the master
+exits, and only its exit code shows how the job ended.
+"""
+UNSEEN_SECONDS = 60.0
+"""Seconds after which one of the job's own plans is created again if it has not been observed."""
+_POD_REQUEST = "ask for pods by ScalePlan "
+_REPORT = "report on the job"
+
+log = structlog.get_logger(__name__)
+
+
+class MasterBackend(Protocol):
+    """Carries out effects. Its methods block, so they are called in a worker thread; they are idempotent.
+
+    Each raises an `EdlError` if the effect is not possible now.
+    """
+
+    def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], JobNode]) -> None:
+        """Request that pods be created and removed. Do nothing if this plan was requested before."""
+
+    def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
+        """Create a manual ScalePlan of the job, unless the job has one of this name.
+
+        Raises:
+            UnavailableError: not possible now.
+            EdlError: the plan is refused.
+        """
+
+    def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
+        """Merge `status` into the status of a ScalePlan.
+
+        Raises:
+            NotFoundError: the plan was deleted.
+            ConflictError: the plan was deleted, and another one has its name now.
+        """
+
+    def report_job(self, status: dict[str, Any]) -> None:
+        """Merge `status` into the status of the job, except that `autoscaling` replaces the whole field."""
+
+    def warn(self, reason: str, message: str) -> None:
+        """Create an Event of the job.
+
+        Raises:
+            UnavailableError: not possible now.
+            EdlError: it is refused.
+        """
+
+
+@dataclass(frozen=True)
+class _LoggedState:
+    """What has been logged: the number of restarts, the newest request for stacks, the cluster version."""
+
+    restarts: int
+    dump: str
+    version: int
+
+    @classmethod
+    def of(cls, stored: JobRecord) -> Self:
+        active = stored.versions.active
+        return cls(sum(stored.restarts.counts.values()), stored.hangs.dump, active.number if active else 0)
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """An effect that failed.
+
+    Attributes:
+        since: when it first failed.
+        until: when it may be retried.
+        back_off: seconds from the failed attempt to the next one.
+        for_good: whether the API server refused it; otherwise the server did not answer.
+    """
+
+    since: float
+    until: float
+    back_off: float
+    for_good: bool
+
+    @classmethod
+    def after(cls, before: "_Refusal | None", error: EdlError, now: float) -> Self:
+        """The refusal of an effect that has just failed. `before` is its previous failure, if any."""
+        for_good = not isinstance(error, UnavailableError)
+        back_off = 1.0 if before is None else min(MAX_BACK_OFF, 2 * before.back_off)
+        since = before.since if before is not None and before.for_good is for_good else now
+        return cls(since, now + back_off, back_off, for_good)
+
+
+class Effects:
+    """Carries out the effects, each independently.
+
+    Args:
+        master: the master whose stored state the effects follow.
+        outside: the backend that carries them out.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, master: Master, outside: MasterBackend, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._master = master
+        self._outside = outside
+        self._clock = clock
+        self._asked: set[int] = set()
+        self._logged = _LoggedState.of(master.stored)
+        self._warned = master.stored.checkpoints.failing.since
+        self._hung = master.stored.hangs.dump
+        self._warned_of_copies = len(master.stored.own_copies) > 1
+        self._absent = master.stored.restarts.counts.get(ExitReason.ABSENT, 0)
+        self._made: tuple[int, float] = (0, 0.0)
+        self._queued: dict[str, str] = {}
+        self._reported: dict[str, Any] = {}
+        self._reported_at = float("-inf")
+        self._refused: dict[str, _Refusal] = {}
+
+    async def run(self) -> None:
+        """Follow the commits until cancelled."""
+        while True:
+            await self.once()
+            await self._master.committed(REPORT_SECONDS)
+
+    async def once(self) -> None:
+        """Carry out all effects that the stored state requires, except those that wait for a retry."""
+        stored = self._master.stored
+        await self._request_pods(stored)
+        await self._attempt("report on a ScalePlan", self._report_plan, stored)
+        await self._attempt("say what other ScalePlans wait for", self._report_queued_plans, stored)
+        await self._attempt("make the job's own ScalePlan", self._create_own_plan, stored)
+        await self._attempt(_REPORT, self._report_job, stored)
+        await self._attempt(
+            "tell of a checkpoint that could not be saved", self._warn_of_failed_saves, stored
+        )
+        await self._attempt("tell of a member that was taken out", self._warn_of_absent_members, stored)
+        await self._attempt("tell of a hang", self._warn_of_hang, stored)
+        await self._attempt("tell of copies of the model", self._warn_of_copies, stored)
+        self._log_changes(stored)
+
+    async def _attempt(
+        self, action: str, effect: Callable[[JobRecord], Awaitable[None]], stored: JobRecord
+    ) -> None:
+        before = self._refused.get(action)
+        if before is not None and self._clock() < before.until:
+            return
+        try:
+            await effect(stored)
+        except EdlError as error:
+            refusal = _Refusal.after(before, error, self._clock())
+            self._refused[action] = refusal
+            log.warning("failed, retrying", what=action, error=str(error), seconds=refusal.back_off)
+            # The status lists refusals, except that of the status itself: once written, it was not refused.
+            if refusal.for_good and action != _REPORT:
+                self._master.state.volatile.refused[action] = str(error)[:MAX_WARNING]
+        else:
+            self._forget(action)
+
+    def _forget(self, action: str) -> None:
+        self._refused.pop(action, None)
+        self._master.state.volatile.refused.pop(action, None)
+
+    def _log_changes(self, stored: JobRecord) -> None:
+        before, self._logged = self._logged, _LoggedState.of(stored)
+        fresh = self._logged.restarts - before.restarts
+        for restart in stored.restarts.recent[-fresh:] if fresh > 0 else ():
+            event = "restart" if restart.replaced else "a node failed and is not replaced"
+            log.warning(
+                event,
+                subject=restart.subject,
+                cause=restart.cause,
+                message=restart.message,
+                version=before.version,
+            )
+        if self._logged.dump not in ("", before.dump):
+            log.warning("training stands still", stacks=self._logged.dump, version=self._logged.version)
+        if self._logged.version != before.version:
+            log.info("another cluster version trains", version=self._logged.version)
+
+    async def _create_own_plan(self, stored: JobRecord) -> None:
+        plan = stored.autoscaling.open
+        if plan is None or plan.seen or stored.outcome is not None:
+            return
+        number, made_at = self._made
+        if number == plan.number and self._clock() - made_at < UNSEEN_SECONDS:
+            return
+        state = self._master.state
+        name = plan.name(state.settings.name)
+        try:
+            await asyncio.to_thread(self._outside.make_plan, name, plan.spec)
+        except UnavailableError:
+            raise
+        except EdlError as error:
+            log.warning("the job's own plan is refused", plan=name, error=str(error))
+            autoscale_steps.note_refused_plan(state, plan.number, str(error), self._master.now())
+            self._master.changed(WriteUrgency.NOW)
+        else:
+            log.info("made a plan", plan=name, reason=plan.spec.reason)
+            self._made = (plan.number, self._clock())
+
+    async def _request_pods(self, stored: JobRecord) -> None:
+        # When a job is over, the controller removes the remaining pods.
+        open_plans = stored.pod_plans.open if stored.outcome is None else ()
+        for plan in open_plans:
+            if plan.number not in self._asked:
+                await self._attempt(self._describe_request(plan), partial(self._ask_for_pods, plan), stored)
+        self._asked &= {plan.number for plan in open_plans}
+        for action in self._refused.keys() - {self._describe_request(plan) for plan in open_plans}:
+            if action.startswith(_POD_REQUEST):
+                self._forget(action)
+
+    def _describe_request(self, plan: PodPlan) -> str:
+        return _POD_REQUEST + plan.name(self._master.state.settings.name)
+
+    async def _ask_for_pods(self, plan: PodPlan, stored: JobRecord) -> None:
+        nodes = {(node.type, node.id): node for node in stored.nodes}
+        await asyncio.to_thread(self._outside.ask_for_pods, plan, nodes)
+        log.info("asked for pods", plan=plan.number, create=plan.create, remove=plan.remove)
+        self._asked.add(plan.number)
+
+    async def _report_plan(self, stored: JobRecord) -> None:
+        run = stored.plan
+        if run is None or self._master.state.volatile.recorded_serial >= run.serial:
+            return
+        if await self._write_plan_status(run):
+            log.info("plan", plan=run.name, phase=str(run.phase), message=run.message)
+        observations.note_recorded_plan(self._master.state, run.uid, run.serial)
+        self._master.changed(WriteUrgency.GROUPED)
+
+    async def _report_queued_plans(self, stored: JobRecord) -> None:
+        """Plans are carried out one at a time. The status of each waiting plan says so as soon as the plan is
+        seen.
+        """
+        now = self._master.now()
+        for run in plan_steps.queued_plans(self._master.state, now) if stored.plan is not None else ():
+            if self._queued.get(run.uid) == run.message:
+                continue
+            await self._write_plan_status(run)
+            self._queued[run.uid] = run.message
+
+    async def _write_plan_status(self, run: PlanRun) -> bool:
+        """Write the status of a plan. Return whether the plan still exists."""
+        try:
+            await asyncio.to_thread(self._outside.report_plan, run, views.plan_status(run))
+        except (NotFoundError, ConflictError):
+            log.info("a plan was deleted", plan=run.name)  # the watch will report it, too
+            return False
+        return True
+
+    async def _report_job(self, stored: JobRecord) -> None:
+        ended = stored.outcome is not None and not self._reported.get("ended")
+        if not ended and self._clock() - self._reported_at < REPORT_SECONDS:
+            return
+        status = views.job_status(self._master.state, self._master.now())
+        if not ended and _without_time(status) == _without_time(self._reported):
+            return
+        # The history is long and changes rarely: fields that have not changed are not sent.
+        changed_fields = {key: value for key, value in status.items() if self._reported.get(key) != value}
+        await asyncio.to_thread(self._outside.report_job, changed_fields)
+        self._reported = {**status, "ended": stored.outcome is not None}
+        self._reported_at = self._clock()
+
+    async def _warn_of_failed_saves(self, stored: JobRecord) -> None:
+        failing = stored.checkpoints.failing
+        if failing.since == self._warned:
+            return
+        if failing.row:
+            log.warning("checkpoints can't be saved", error=failing.error)
+            await self._warn("CheckpointFailed", views.unsaved_warning(failing))
+        self._warned = failing.since
+
+    async def _warn_of_absent_members(self, stored: JobRecord) -> None:
+        count = stored.restarts.counts.get(ExitReason.ABSENT, 0)
+        absent = [restart for restart in stored.restarts.recent if restart.cause == ExitReason.ABSENT]
+        for restart in absent[self._absent - count :] if count > self._absent else ():
+            await self._warn("MemberTakenOut", f"{restart.subject} was taken out: {restart.message}")
+        self._absent = count
+
+    async def _warn_of_hang(self, stored: JobRecord) -> None:
+        """Create an Event about a hang once all stacks have arrived, or the time for them is over."""
+        hang, state = stored.hangs, self._master.state
+        if hang.dump in ("", self._hung):
+            return
+        report, nodes = state.volatile.hang_report, {str(node) for node in state.trainers}
+        complete = report is not None and report.stacks.keys() >= nodes
+        if complete or self._master.now() - hang.since >= DUMP_SECONDS:
+            await self._warn("TrainingHangs", views.hang_warning(state))
+            self._hung = hang.dump
+
+    async def _warn_of_copies(self, stored: JobRecord) -> None:
+        """Create an Event once. It remains when the warning goes: what the other workers learned is lost."""
+        if self._warned_of_copies or not views.trains_copies(stored, self._master.state.settings):
+            return
+        log.warning("each worker trains its own copy of the model", workers=stored.own_copies)
+        await self._warn("SeparateCopies", views.OWN_COPIES)
+        self._warned_of_copies = True
+
+    async def _warn(self, reason: str, message: str) -> None:
+        """Create an Event, unless the API server refuses it.
+
+        Raises:
+            UnavailableError: the server does not answer.
+        """
+        try:
+            await asyncio.to_thread(self._outside.warn, reason, message)
+        except UnavailableError:
+            raise
+        except EdlError as error:
+            # A custom service account may lack the permission; the status shows the same.
+            log.warning("no Event was made", error=str(error))
+
+    async def last_report(self) -> None:
+        """Report the status once more when the master is told to end, so that a suspended job shows its last
+        checkpoint.
+        """
+        self._reported_at = float("-inf")
+        try:
+            async with asyncio.timeout(LAST_REPORT):
+                await self._report_job(self._master.stored)
+        except (EdlError, TimeoutError) as error:
+            log.warning("the last status is not written", error=str(error))
+
+    def log_unreported_end(self) -> None:
+        """Log the last checkpoint and step of a job that is over, if its status does not show them."""
+        if self._reported.get("ended"):
+            return
+        status = views.job_status(self._master.state, self._master.now())
+        log.warning(
+            "the API server refuses the last status of the job: checkpoint and step remain as last written",
+            checkpoint=status.get("checkpoint"),
+            step=status["progress"]["step"],
+        )
+
+    @property
+    def reported_end(self) -> bool:
+        """Whether the job's status shows its end, or has been refused for so long that the exit code must
+        suffice.
+        """
+        refusal = self._refused.get(_REPORT)
+        if self._reported.get("ended") or refusal is None:
+            return bool(self._reported.get("ended"))
+        return refusal.for_good and self._clock() - refusal.since >= UNREPORTED_SECONDS
+
+
+def _without_time(status: dict[str, Any]) -> dict[str, Any]:
+    progress = {key: value for key, value in status.get("progress", {}).items() if key != "time"}
+    return {
+        "progress": progress,
+        "cause": status.get("goodput", {}).get("cause"),
+        **{key: status.get(key) for key in ("checkpoint", "autoscaling", "restarts", "warnings")},
+    }

@@ -1,0 +1,256 @@
+"""The master's loop: messages change the state, commits store it, and only what is stored is published.
+
+One commit can store several changes: a request whose answer must be durable waits for the commit after its
+change. A change to what nodes are told is stored at once, other changes are stored at most once per
+`StateStore.interval`, and mere statistics less often.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from enum import IntEnum
+
+import structlog
+
+from edl_workflows.core.exceptions import InvalidError, UnavailableError
+from edl_workflows.core.protocol.nodes import Directive, NodeRef
+from edl_workflows.services.master.state import views
+from edl_workflows.services.master.state.job import JobState
+from edl_workflows.services.master.state.messages import find_node
+from edl_workflows.services.master.state.statistics import extend_history
+from edl_workflows.services.master.state.stored_state import JobRecord
+from edl_workflows.services.master.state.transitions import settle_job
+from edl_workflows.services.master.store import StateStore
+
+TICK = 1.0
+"""Seconds between two checks of time-outs."""
+_COPIES = 6
+"""How often a partition can occur in the state: in the data set's parameters, its position and a lease, and
+once for each kept checkpoint.
+"""
+LAZY = 5.0
+"""Seconds within which mere progress is stored."""
+RETRY = 0.5
+"""Seconds before a failed write is retried."""
+LAST_WRITE = 5.0
+"""Seconds for the last write of a master that is told to end; no request waits for that write."""
+GAP = 10.0
+"""If two consecutive readings of the clock differ by more than this many seconds, the clock was set or this
+process was paused, since every tick reads the clock.
+"""
+
+log = structlog.get_logger(__name__)
+
+
+class WriteUrgency(IntEnum):
+    """How soon a change must be stored."""
+
+    LAZY = 0
+    GROUPED = 1
+    NOW = 2
+
+
+class Master:
+    """Owns the state. All methods are for the loop's thread.
+
+    Args:
+        state: restored from `store`.
+        store: where the state is stored.
+        clock: Unix seconds.
+    """
+
+    def __init__(self, state: JobState, store: StateStore, clock: Callable[[], float] = time.time) -> None:
+        self.state = state
+        self.clock = clock
+        self.stored: JobRecord = state.copy_record()
+        """What a restarted master would find; effects follow it, never the state itself."""
+        self.published = state.said
+        self.commits = 0
+        self._store = store
+        self._change = 0
+        self._durable = 0
+        self._due = float("inf")
+        self._last_write = 0.0
+        # The previous master's clock may have been ahead of this one.
+        self._looked = max(clock(), state.newest_time)
+        self._written = b""
+        self._wake = asyncio.Event()
+        self._moved = Broadcast()
+        self._committed = Broadcast()
+
+    async def run(self) -> None:
+        """Commit and tick until cancelled, then store what has changed since the last commit."""
+        self.changed(WriteUrgency.NOW)
+        ticks = asyncio.create_task(self._tick())
+        try:
+            await self._commit_forever()
+        except asyncio.CancelledError:
+            await self._last_commit()
+            raise
+        finally:
+            ticks.cancel()
+
+    def now(self) -> float:
+        """Unix seconds.
+
+        If the clock was set, the times in the state are shifted before the new time enters it. If they were
+        shifted later, a node that reported by the new clock would be shifted too, and would seem to have been
+        silent for hours, or to have reported in the future.
+        """
+        now = self.clock()
+        gap, self._looked = now - self._looked, now
+        if not -GAP < gap < GAP:
+            log.warning("the clock was set, or this process was paused", seconds=round(gap))
+            self.state.shift_times(gap)
+        return now
+
+    def changed(self, urgency: WriteUrgency = WriteUrgency.GROUPED) -> int:
+        """Derive the consequences of a change. Return the number of the change, for `durable`."""
+        settle_job(self.state, self.now())
+        if views.next_announcement(self.state) is not self.state.said:
+            urgency = WriteUrgency.NOW
+        self._moved.notify()
+        return self.touched(urgency)
+
+    def touched(self, urgency: WriteUrgency) -> int:
+        """Schedule a write for a change without consequences. Return the number of the change."""
+        self._change += 1
+        pause = {WriteUrgency.NOW: 0.0, WriteUrgency.GROUPED: self._store.interval, WriteUrgency.LAZY: LAZY}[
+            urgency
+        ]
+        due = self._last_write + pause
+        if due < self._due:
+            self._due = due
+            self._wake.set()
+        return self._change
+
+    def check_room(self, size: int) -> None:
+        """Check that the state with another data set fits into the store.
+
+        Args:
+            size: bytes of the data set's parameters.
+
+        Raises:
+            InvalidError: it may not fit. Once the state is too large, no further change can be stored.
+        """
+        total_size = len(self._written) + _COPIES * size
+        if total_size > self._store.capacity:
+            raise InvalidError(
+                f"the job's state would have about {total_size} bytes with this data set, more than fit into "
+                f"{self._store.place} ({self._store.capacity}): register fewer partitions, or partitions "
+                "with shorter names"
+            )
+
+    async def durable(self, change: int) -> None:
+        """Wait until a change is stored."""
+        while self._durable < change:
+            await self._committed.wait()
+
+    async def moved(self, seconds: float) -> None:
+        """Wait until the state may have changed, at most for `seconds`."""
+        await self._moved.wait(seconds)
+
+    async def committed(self, seconds: float) -> None:
+        """Wait for the next commit, at most for `seconds`."""
+        await self._committed.wait(seconds)
+
+    def directive(self, ref: NodeRef) -> Directive:
+        """The newest stored directive for this node.
+
+        Raises:
+            NotFoundError: the job never had such a node.
+        """
+        return views.directive_for(
+            self.published, str(ref), registered=find_node(self.state, ref) is not None
+        )
+
+    async def next_directive(self, ref: NodeRef, after: int, seconds: float) -> Directive:
+        """Return the directive once its revision exceeds `after`, or after `seconds` the present one."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while (directive := self.directive(ref)).revision <= after:
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                break
+            await self._committed.wait(left)
+        return directive
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            now = self.now()
+            self.state.measure_records(now)
+            self.state.history = extend_history(self.state.history, views.history_sample(self.state, now))
+            self.changed(WriteUrgency.LAZY)
+
+    async def _commit_forever(self) -> None:
+        while True:
+            pause = self._due - time.monotonic()
+            if pause > 0:
+                self._wake.clear()
+                await _within(self._wake, min(pause, 3600.0))
+                continue
+            await self._commit()
+
+    async def _commit(self) -> None:
+        change, self._due, self._last_write = self._change, float("inf"), time.monotonic()
+        self.state.said = views.next_announcement(self.state)
+        stored, text = self.state.copy_record(), self.state.to_json()
+        if text != self._written:
+            await self._write(text)
+        self._written, self._durable = text, change
+        self.stored, self.published = stored, stored.said
+        self._committed.notify()
+
+    async def _last_commit(self) -> None:
+        """Store what changed since the last commit; every answered request is stored already."""
+        try:
+            async with asyncio.timeout(LAST_WRITE):
+                await self._commit()
+        except TimeoutError:
+            log.warning("the last progress is not stored: the store did not answer", seconds=LAST_WRITE)
+
+    async def _write(self, text: bytes) -> None:
+        while True:
+            try:
+                await self._save(text)
+            except UnavailableError as error:
+                log.warning("state not stored, trying again", error=str(error))
+                await asyncio.sleep(RETRY)
+            else:
+                self.commits += 1
+                return
+
+    async def _save(self, text: bytes) -> None:
+        # If cancelled, the write must still complete: the store can't take two documents at once.
+        saving = asyncio.create_task(asyncio.to_thread(self._store.save, text))
+        try:
+            await asyncio.shield(saving)
+        except asyncio.CancelledError:
+            await asyncio.gather(saving, return_exceptions=True)
+            raise
+
+
+class Broadcast:
+    """Wakes all waiters each time something happens."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def notify(self) -> None:
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def wait(self, seconds: float | None = None) -> None:
+        """Wait for the next `notify`, at most for `seconds`."""
+        if seconds is None:
+            await self._event.wait()
+        else:
+            await _within(self._event, seconds)
+
+
+async def _within(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

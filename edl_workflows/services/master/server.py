@@ -1,0 +1,246 @@
+"""The master as a process: connects state, store, loop, API and backend, and returns the exit code."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from fastapi import FastAPI
+from pydantic import ValidationError
+
+from edl_workflows.core.exceptions import EdlError, InvalidError, UnavailableError
+from edl_workflows.core.jobs.elastic_job.model import ElasticJob
+from edl_workflows.core.kubernetes import names
+from edl_workflows.core.protocol.message import describe_problems
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.process.http import HttpServer, ListenOptions
+from edl_workflows.services.master import kubernetes
+from edl_workflows.services.master.app import create_app
+from edl_workflows.services.master.autoscaler import JobAutoscaler
+from edl_workflows.services.master.brain import BrainAccess, BrainClient, JobIdentity
+from edl_workflows.services.master.effects import Effects, MasterBackend
+from edl_workflows.services.master.master import Master
+from edl_workflows.services.master.optimizers import BrainService, Optimizers
+from edl_workflows.services.master.standalone import StandaloneBackend, add_plan_routes
+from edl_workflows.services.master.state import observations
+from edl_workflows.services.master.state.job import JobState
+from edl_workflows.services.master.state.settings import JobSettings, Timeouts, settings_of
+from edl_workflows.services.master.state.stored_state import StoredState
+from edl_workflows.services.master.store import ConfigMapStore, FileStore, StateStore
+
+SUCCEEDED = 0
+FAILED = 1
+INTERRUPTED = 143
+"""The master was told to end, which is not the job's fault; it is to be started again."""
+LINGER = 10.0
+"""Most seconds for which the master keeps serving after the job's end, so that nodes learn of it."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class ListenAddress:
+    """Where the API listens."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class MasterParts:
+    """What `serve_master` runs.
+
+    Attributes:
+        watch: returns a context manager that observes the job while it is open.
+        autoscaler: plans the job's counts and sizes, if the master is to do that.
+    """
+
+    master: Master
+    app: FastAPI
+    outside: MasterBackend
+    watch: Callable[[], contextlib.AbstractAsyncContextManager[None]]
+    autoscaler: JobAutoscaler
+
+
+def load_state(settings: JobSettings, store: StateStore, *, watches_pods: bool) -> JobState:
+    """The stored state, or the state of a new job if nothing is stored.
+
+    Raises:
+        InvalidError: this version of the master can't continue from the stored state.
+    """
+    text = store.load()
+    try:
+        stored = StoredState.from_json(text) if text else None
+        return JobState(settings, stored, watches_pods=watches_pods)
+    except ValueError as error:
+        raise InvalidError(
+            f"{store.place}: job {settings.name} can't go on from this state ({_first_problem(error)}); "
+            "put back what the master wrote there, or empty it to begin the job anew"
+        ) from error
+
+
+def _first_problem(error: ValueError) -> str:
+    return describe_problems(error)[0] if isinstance(error, ValidationError) else str(error)
+
+
+def run_standalone(settings: JobSettings, folder: Path, token: str, address: ListenAddress) -> int:
+    """Serve a job without a cluster until it is over.
+
+    Args:
+        settings: of the job.
+        folder: for state and plans; created if it does not exist.
+        token: that agents must send.
+        address: where to listen.
+
+    Returns:
+        The exit code.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    store = FileStore(folder / "state.json")
+
+    async def main() -> int:
+        master = Master(load_state(settings, store, watches_pods=False), store)
+        outside = StandaloneBackend(folder / "scaleplans.json", settings)
+        app = create_app(master, token)
+        look = add_plan_routes(app, master, outside)
+        loop = asyncio.get_running_loop()
+
+        def plan_made() -> None:
+            loop.call_soon_threadsafe(look)
+
+        outside.on_plan(plan_made)
+
+        @contextlib.asynccontextmanager
+        async def watch() -> AsyncIterator[None]:
+            observations.observe_plans(master.state, outside.seen())
+            yield
+
+        return await serve_master(MasterParts(master, app, outside, watch, JobAutoscaler(master)), address)
+
+    return asyncio.run(main())
+
+
+@dataclass(frozen=True)
+class JobAccess:
+    """Which job a master in a cluster serves.
+
+    Attributes:
+        name: of the ElasticJob, in the cluster handle's namespace.
+        token: that agents must send.
+        brain: returns how to reach the Brain with the address that the job's spec names.
+    """
+
+    name: str
+    token: str
+    timeouts: Timeouts
+    brain: Callable[[str], BrainAccess] = BrainAccess
+
+
+def run_in_cluster(cluster: Cluster, access: JobAccess, address: ListenAddress) -> int:
+    """Serve an ElasticJob until it is over.
+
+    Args:
+        cluster: with the job's namespace.
+        access: which job.
+        address: where to listen.
+
+    Returns:
+        The exit code.
+    """
+    job = kubernetes.read_job(cluster, access.name)
+    namespace = job.metadata.namespace or cluster.namespace
+    settings = settings_of(job, namespace, access.timeouts)
+    store = ConfigMapStore(cluster, access.name)
+
+    async def main() -> int:
+        master = Master(load_state(settings, store, watches_pods=True), store)
+        outside = kubernetes.KubernetesBackend(cluster, job)
+        watch = kubernetes.ClusterWatch(cluster, job, master, access.timeouts)
+        autoscaler = JobAutoscaler(master, Optimizers(_brain_of(job, namespace, access)))
+        app = create_app(master, access.token)
+        return await serve_master(MasterParts(master, app, outside, watch.running, autoscaler), address)
+
+    return asyncio.run(main())
+
+
+def _brain_of(job: ElasticJob, namespace: str, access: JobAccess) -> BrainService | EdlError | None:
+    """The client of the job's Brain; None if the job names none. If no client can be made, returns the error,
+    and the job trains without Brain.
+    """
+    if not job.spec.brain_service:
+        return None
+    try:
+        scenario = job.metadata.annotations.get(names.SCENARIO_ANNOTATION, "")
+        identity = JobIdentity(job.metadata.uid, namespace, scenario)
+        return BrainClient(access.brain(job.spec.brain_service), identity)
+    except EdlError as error:
+        log.warning("Brain can't be used", error=str(error))
+        return error
+
+
+async def serve_master(parts: MasterParts, address: ListenAddress) -> int:
+    """Serve until the job is over or the process is told to end.
+
+    Returns:
+        The exit code.
+    """
+    server = HttpServer(parts.app, ListenOptions(address.host, address.port, keep_alive=60, stop_seconds=2))
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    effects = Effects(parts.master, parts.outside)
+    await parts.autoscaler.begin()
+    async with parts.watch():
+        running = [
+            asyncio.create_task(parts.master.run(), name="master"),
+            asyncio.create_task(effects.run(), name="effects"),
+            asyncio.create_task(server.serve(), name="http"),
+            asyncio.create_task(parts.autoscaler.run(), name="autoscaler"),
+        ]
+        over = asyncio.create_task(_until_over(parts, effects), name="over")
+        stopped = asyncio.create_task(stop.wait(), name="signal")
+        try:
+            await asyncio.wait([*running, over, stopped], return_when=asyncio.FIRST_COMPLETED)
+            _raise_failure(running)
+            if not over.done():
+                return INTERRUPTED
+            effects.log_unreported_end()
+            outcome = parts.master.state.outcome
+            log.info("the job is over", outcome=outcome)
+            return SUCCEEDED if outcome is not None and outcome.succeeded else FAILED
+        finally:
+            server.should_exit = True
+            await asyncio.wait([running[2]], timeout=5)
+            for task in (over, stopped, *reversed(running)):
+                task.cancel()
+            await asyncio.gather(*running, over, stopped, return_exceptions=True)
+            if parts.master.stored.outcome is None:
+                await effects.last_report()
+
+
+async def _until_over(parts: MasterParts, effects: Effects) -> None:
+    master = parts.master
+    while master.stored.outcome is None or not effects.reported_end:
+        await master.committed(1.0)
+    await parts.autoscaler.end()
+    deadline = asyncio.get_running_loop().time() + LINGER
+    while (left := deadline - asyncio.get_running_loop().time()) > 0 and _somebody_listens(master):
+        await master.moved(min(left, 1.0))
+
+
+def _somebody_listens(master: Master) -> bool:
+    serving = (names.PS_TYPE, names.EVALUATOR_TYPE)
+    return any(node.registered for node in master.state.nodes if node.type in serving)
+
+
+def _raise_failure(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        if task.done():
+            error = task.exception()
+            if isinstance(error, EdlError):
+                raise error
+            raise UnavailableError(f"the master's {task.get_name()} ended: {error}") from error

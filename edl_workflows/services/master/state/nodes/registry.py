@@ -1,0 +1,210 @@
+"""The nodes of a job; each is one pod with its agent. A status only moves forward; ids are never reused.
+
+`replicas` and `rendezvous` decide which nodes are created or removed, `relaunch` whether a failed node is
+replaced.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from pydantic import NonNegativeInt
+
+from edl_workflows.core.jobs.scale_plan.model import NodeResource
+from edl_workflows.core.kubernetes import names
+from edl_workflows.core.protocol.nodes import NodeRef, NodeType
+
+
+class NodeStatus(StrEnum):
+    """DLRover's node statuses. The last three are final."""
+
+    INITIAL = "Initial"
+    """The node is wanted, but has no pod yet."""
+    PENDING = "Pending"
+    """Its pod exists, but does not run yet."""
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    DELETED = "Deleted"
+
+    @property
+    def final(self) -> bool:
+        return self in (NodeStatus.SUCCEEDED, NodeStatus.FAILED, NodeStatus.DELETED)
+
+
+class PodState(StrEnum):
+    """What is known of a node's pod."""
+
+    UNSEEN = ""
+    THERE = "there"
+    ENDED = "ended"
+    """Its containers ended; the object still exists."""
+    GONE = "gone"
+
+
+_ORDER = {status: place for place, status in enumerate(NodeStatus)}
+
+
+class ExitReason(StrEnum):
+    """Why a node ended (DLRover's NodeExitReason)."""
+
+    SUCCEEDED = "Succeeded"
+    KILLED = "Killed"
+    OOM = "OOMKilled"
+    FATAL = "FatalError"
+    HARDWARE = "HardwareError"
+    UNKNOWN = "UnknownError"
+    CHECKPOINT = "CheckpointFailed"
+    """Not in DLRover: the last checkpoint of its training could not be saved."""
+    NO_HEARTBEAT = "NoHeartBeat"
+    PENDING_TIMEOUT = "PendingTimeout"
+    PREPARE_TIMEOUT = "PrepareTimeout"
+    """Not in DLRover: its agent lives, but its process did not become ready."""
+    EVALUATION_TIMEOUT = "EvaluationTimeout"
+    """Not in DLRover, which removes such a worker: it held an evaluation shard for longer than the data set
+    allows.
+    """
+    ABSENT = "AbsentFromStep"
+    """Not in DLRover: the other members of its training group waited for it in vain."""
+    CHECK_FAILED = "CheckFailed"
+    """It failed the check before training (DLRover's CheckFailure)."""
+
+
+@dataclass(frozen=True)
+class JobNode:
+    """One node.
+
+    Attributes:
+        rank: its rank, which passes to the node that replaces it.
+        resource: its size, where it differs from the template's.
+        incarnation: id of its running agent; "" until the agent has registered.
+        joined: Unix seconds at which this incarnation registered; 0 until then.
+        since: Unix seconds at which the node was added; once its pod has been created, the time of that.
+        relaunches: how many nodes of this rank preceded it, not counting replacements that used no budget.
+        replaced_by: id of the node that took over its rank; -1 for none.
+        given_up: why it is not replaced although it failed.
+        released_at: when it was released, that is, no longer wanted (DLRover's is_released), in Unix seconds;
+            0 if it was not.
+        asked: whether its pod was requested.
+        removal_asked: whether the removal of its pod was requested.
+        waiting: whether its agent waits for the next version, because its training process ended after its
+            version lost a member.
+        why: reason for its size, where it differs from its predecessor's; else "".
+    """
+
+    type: NodeType
+    id: NonNegativeInt
+    rank: int
+    since: float
+    status: NodeStatus = NodeStatus.INITIAL
+    resource: NodeResource = field(default_factory=NodeResource)
+    incarnation: str = ""
+    joined: float = 0.0
+    relaunches: int = 0
+    replaced_by: int = -1
+    exit_reason: ExitReason | None = None
+    exit_code: int | None = None
+    message: str = ""
+    given_up: str = ""
+    released_at: float = 0.0
+    waiting: bool = False
+    pod: PodState = PodState.UNSEEN
+    asked: bool = False
+    removal_asked: bool = False
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.type}-{self.id}"
+
+    @property
+    def ref(self) -> NodeRef:
+        return NodeRef(type=self.type, id=self.id)
+
+    @property
+    def released(self) -> bool:
+        return self.released_at > 0
+
+    @property
+    def live(self) -> bool:
+        """Whether it is wanted and has not ended."""
+        return not self.status.final and not self.released
+
+    @property
+    def registered(self) -> bool:
+        """Whether its agent runs and has registered."""
+        return self.status is NodeStatus.RUNNING and bool(self.incarnation)
+
+    @property
+    def completed(self) -> bool:
+        """Whether it succeeded and was not replaced since, as it is when training returns to a checkpoint."""
+        return self.status is NodeStatus.SUCCEEDED and self.replaced_by < 0
+
+    @property
+    def lost(self) -> bool:
+        """Whether it ended without success, by itself or by the master's decision."""
+        return self.status in (NodeStatus.FAILED, NodeStatus.DELETED)
+
+
+class NodeRegistry:
+    """All nodes that matter: those that run, and ended nodes on which something still depends.
+
+    Args:
+        nodes: the nodes that the previous master stored.
+    """
+
+    def __init__(self, nodes: Iterable[JobNode] = ()) -> None:
+        self._nodes = {(node.type, node.id): node for node in nodes}
+        self.next_ids: dict[str, int] = {}
+        """Next free id by type; shared with `JobRecord.next_ids`, where it is stored."""
+
+    def __copy__(self) -> "NodeRegistry":
+        return NodeRegistry(self._nodes.values())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NodeRegistry) and self._nodes == other._nodes
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __iter__(self) -> Iterator[JobNode]:
+        return iter(list(self._nodes.values()))
+
+    def find(self, node_type: str, node_id: int) -> JobNode | None:
+        """The node; None if it never existed or is forgotten."""
+        return self._nodes.get((node_type, node_id))
+
+    def of(self, node_type: str) -> list[JobNode]:
+        """All nodes of a type, by id."""
+        return sorted((n for n in self._nodes.values() if n.type == node_type), key=lambda n: n.id)
+
+    def live(self, node_type: str) -> list[JobNode]:
+        """The live nodes of a type, by id."""
+        return [node for node in self.of(node_type) if node.live]
+
+    def at_rank(self, node_type: str, rank: int) -> JobNode | None:
+        """The newest wanted node of a rank."""
+        return next((n for n in reversed(self.of(node_type)) if n.rank == rank and not n.released), None)
+
+    def by_pod(self, job: str, pod: str) -> JobNode | None:
+        return next((n for n in self._nodes.values() if names.node_name(job, n.type, n.id) == pod), None)
+
+    def add(
+        self, node_type: str, rank: int, now: float, resource: NodeResource, relaunches: int = 0
+    ) -> JobNode:
+        node_id = self.next_ids.get(node_type, 0)
+        self.next_ids[node_type] = node_id + 1
+        node = JobNode(node_type, node_id, rank, now, resource=resource, relaunches=relaunches)
+        self._nodes[node_type, node_id] = node
+        return node
+
+    def change(self, node: JobNode, **values: Any) -> JobNode:
+        """Replace fields of a node. A status never moves back."""
+        status = values.get("status")
+        if status is not None and (node.status.final or _ORDER[status] < _ORDER[node.status]):
+            del values["status"]
+        changed = replace(self._nodes[node.type, node.id], **values)
+        self._nodes[node.type, node.id] = changed
+        return changed
+
+    def forget(self, node: JobNode) -> None:
+        self._nodes.pop((node.type, node.id), None)

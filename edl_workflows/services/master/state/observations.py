@@ -1,0 +1,102 @@
+"""What the cluster shows, entered into the state: the job's pods and ScalePlans, each time in full.
+
+`edl_workflows.services.master.kubernetes` reads manifests into these values.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from edl_workflows.core.jobs.scale_plan.model import ScalePlanPhase
+from edl_workflows.services.master.state.job import JobState, ObservedPlan
+from edl_workflows.services.master.state.nodes import pod_plans, relaunch
+from edl_workflows.services.master.state.nodes.fault_steps import end_node
+from edl_workflows.services.master.state.nodes.registry import ExitReason, JobNode, NodeStatus, PodState
+
+UNSEEN_GRACE = 30.0
+"""Seconds after a plan was carried out in which its pods may be missing, because pods and plans are watched
+separately.
+"""
+
+
+class PodPhase(StrEnum):
+    """`status.phase` of a pod."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True)
+class ObservedPod:
+    """A pod of the job. `exit_code` and `reason` are those of its main container after it ended."""
+
+    type: str
+    id: int
+    phase: PodPhase
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+
+
+def observe_pods(state: JobState, seen: Iterable[ObservedPod], now: float) -> None:
+    """Enter all pods of the job."""
+    by_ref = {(pod.type, pod.id): pod for pod in seen}
+    for node in state.nodes:
+        pod = by_ref.get((node.type, node.id))
+        if pod is None:
+            _absent(state, node, now)
+        else:
+            _present(state, node, pod)
+
+
+def observe_pod_plans(state: JobState, phases: dict[str, ScalePlanPhase | None], now: float) -> None:
+    """Enter the phases of the job's auto ScalePlans, by name."""
+    for plan in state.pod_plans.open:
+        name = plan.name(state.settings.name)
+        phase = phases.get(name)
+        if phase is ScalePlanPhase.SUCCEEDED:
+            state.pod_plans = pod_plans.mark_carried_out(state.pod_plans, state.nodes, plan.number, now)
+        elif phase is ScalePlanPhase.FAILED or (plan.seen and name not in phases):
+            state.pod_plans = pod_plans.mark_refused(state.pod_plans, state.nodes, plan.number, now)
+        elif name in phases and not plan.seen:
+            state.pod_plans = pod_plans.mark_seen(state.pod_plans, plan.number)
+
+
+def observe_plans(state: JobState, seen: Iterable[ObservedPlan]) -> None:
+    """Enter the job's manual ScalePlans, in the order in which they are to be carried out."""
+    state.volatile.plans_seen = tuple(seen)
+
+
+def note_recorded_plan(state: JobState, uid: str, serial: int) -> None:
+    """Record that the status of a plan has been written up to `serial`."""
+    if state.plan is not None and state.plan.uid == uid:
+        state.volatile.recorded_serial = max(state.volatile.recorded_serial, serial)
+
+
+def _present(state: JobState, node: JobNode, pod: ObservedPod) -> None:
+    ended = pod.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+    where = PodState.ENDED if ended else PodState.THERE
+    if node.pod is not where or not node.asked:
+        node = state.nodes.change(node, pod=where, asked=True)
+    if pod.phase is PodPhase.SUCCEEDED:
+        end_node(state, node, NodeStatus.SUCCEEDED, ExitReason.SUCCEEDED, 0)
+    elif pod.phase is PodPhase.FAILED:
+        reason = relaunch.exit_reason(pod.exit_code or None, pod.reason)  # 0 does not explain a failure
+        end_node(state, node, NodeStatus.FAILED, reason, pod.exit_code, pod.message or pod.reason)
+    elif pod.phase is PodPhase.RUNNING:
+        state.nodes.change(node, status=NodeStatus.RUNNING)
+    else:
+        state.nodes.change(node, status=NodeStatus.PENDING)
+
+
+def _absent(state: JobState, node: JobNode, now: float) -> None:
+    if node.status is NodeStatus.INITIAL:
+        return  # its pod was not created yet
+    if node.pod is PodState.UNSEEN and now - node.since < UNSEEN_GRACE:
+        return
+    if node.pod is not PodState.GONE:
+        node = state.nodes.change(node, pod=PodState.GONE)
+    end_node(state, node, NodeStatus.DELETED, ExitReason.KILLED, None, "its pod was deleted")

@@ -1,0 +1,203 @@
+"""What is stored of a job: one small JSON document. Each durable field is declared here, and only here.
+
+A restarted master continues from it. What it measures or is told again is `job.VolatileState`. The fields of
+the document and their meaning stay the same from one version to the next: masters are upgraded while their
+jobs run. A new field needs a default with which documents of earlier versions keep their meaning.
+"""
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter
+from pydantic_core import CoreSchema, core_schema
+
+from edl_workflows.core.jobs.scale_plan.model import NodeResource
+from edl_workflows.core.kubernetes.objects import Count
+from edl_workflows.core.protocol.nodes import Directive, ServerReport
+from edl_workflows.services.master.shards.manager import ShardManager
+from edl_workflows.services.master.shards.snapshot import ShardsSnapshot
+from edl_workflows.services.master.state.autoscale.own_plans import AutoscalingState
+from edl_workflows.services.master.state.checkpoints import Checkpoints
+from edl_workflows.services.master.state.goodput import Goodput
+from edl_workflows.services.master.state.job_result import TrainingResult
+from edl_workflows.services.master.state.nodes.hang import Hangs
+from edl_workflows.services.master.state.nodes.node_check import NodeCheck
+from edl_workflows.services.master.state.nodes.pod_plans import PodPlans
+from edl_workflows.services.master.state.nodes.registry import JobNode, NodeRegistry
+from edl_workflows.services.master.state.nodes.relaunch import Restarts
+from edl_workflows.services.master.state.plans.plan_run import PlanRun
+from edl_workflows.services.master.state.statistics import History
+from edl_workflows.services.master.state.sync import SyncGroups
+from edl_workflows.services.master.state.versions.cluster_versions import ClusterVersions
+
+FORMAT = 2
+
+
+@dataclass(frozen=True)
+class _StoredAs:
+    """Annotates a field that is kept as an object with an index, and stored as plain data.
+
+    Attributes:
+        data: type of the stored data.
+        load: makes the object from the data; raises ValueError if the data contradicts itself.
+        dump: the data of the object.
+    """
+
+    data: Any
+    load: Callable[[Any], Any]
+    dump: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        data = handler.generate_schema(self.data)
+        stored = core_schema.plain_serializer_function_ser_schema(self.dump, return_schema=data)
+        return core_schema.no_info_after_validator_function(self.load, data, serialization=stored)
+
+
+@dataclass(frozen=True)
+class StepProgress:
+    """The global step of the active version, and when it was made.
+
+    Attributes:
+        step: the newest step.
+        time: Unix seconds at the worker that made it.
+        first, first_time: the first reported step, and when it was made.
+        records: records processed so far in a collective job, as counted by its members. Other jobs don't use
+            it: their workers acknowledge each shard of records to the master.
+    """
+
+    step: int = 0
+    time: float = 0.0
+    first: int = 0
+    first_time: float = 0.0
+    records: int = 0
+
+
+@dataclass(frozen=True)
+class FunctionResult:
+    """What the training function returned.
+
+    Attributes:
+        rank: of the worker that reported it.
+        text: the value as JSON.
+    """
+
+    rank: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """What the nodes were told last: the directive, and which nodes must stop."""
+
+    directive: Directive = field(default_factory=lambda: Directive(revision=0))
+    stopping: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class JobRecord:
+    """What is stored of a job, apart from its data sets. Effects outside the master follow a copy of it."""
+
+    counts: dict[str, Count]
+    """Desired nodes by role; after the start only ScalePlans change them."""
+    sizes: dict[str, NodeResource] = field(default_factory=dict)
+    """Size of new nodes by role, where it differs from the template's."""
+    nodes: Annotated[NodeRegistry, _StoredAs(tuple[JobNode, ...], NodeRegistry, tuple)] = field(
+        default_factory=NodeRegistry
+    )
+    """The nodes that matter; see `NodeRegistry`."""
+    next_ids: dict[str, int] = field(default_factory=dict)
+    """Next free node id by type; ids are never reused. The registry increments it."""
+    versions: ClusterVersions = field(default_factory=ClusterVersions)
+    """The active cluster version, and the next one while it is prepared."""
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    """Saved, begun, failed and damaged checkpoints, with the data position of each."""
+    sync: SyncGroups = field(default_factory=SyncGroups)
+    """Groups of workers that wait for each other, and barriers."""
+    plan: PlanRun | None = None
+    """The manual ScalePlan in progress, or one that has ended but whose status does not show that yet."""
+    finished_plans: tuple[str, ...] = ()
+    """Uids of the newest manual plans that have ended."""
+    pod_plans: PodPlans = field(default_factory=PodPlans)
+    """Auto ScalePlans, which request pods, until they are carried out."""
+    steps: StepProgress = field(default_factory=StepProgress)
+    """The global step."""
+    outcome: TrainingResult | None = None
+    """How the job ended; None while it runs."""
+    said: Announcement = field(default_factory=Announcement)
+    """What the nodes were told last."""
+    history: History = field(default_factory=History)
+    """Progress over time, for the job's status."""
+    autoscaling: AutoscalingState = field(default_factory=AutoscalingState)
+    """The ScalePlans that the master makes for its own job, and the optimizer's progress."""
+    max_workers: int = 0
+    """Of a collective job: the most workers of a training group, as of the start; else 0."""
+    goodput: Goodput = field(default_factory=Goodput)
+    """How the job's time was spent."""
+    restarts: Restarts = field(default_factory=Restarts)
+    """Nodes that ended without success, and restarts of all training processes."""
+    hangs: Hangs = field(default_factory=Hangs)
+    """How often training stood still, and what was done about it."""
+    node_check: NodeCheck = field(default_factory=NodeCheck)
+    """The check of the nodes before training."""
+    servers: ServerReport | None = None
+    """Which changes of its parameter servers the program allows; None if it did not say."""
+    in_place: bool = False
+    """Whether the program's processes can change their group while they run."""
+    replica_size: int = 1
+    """Number of processes of a replica group, which together hold one copy of the model."""
+    connected: bool = False
+    """Whether a training process has reported to the master, so that the program uses the library."""
+    own_copies: tuple[str, ...] = ()
+    """Roles and ranks of nodes whose newest process trains a copy of the model of its own, which nothing
+    combines with the others."""
+    result: FunctionResult | None = None
+    """What the training function returned; None for a script, and until a function has returned."""
+
+    def __post_init__(self) -> None:
+        self.nodes.next_ids = self.next_ids
+
+    def copy_record(self) -> "JobRecord":
+        """A copy that is not affected by later changes of the state."""
+        values = {field.name: getattr(self, field.name) for field in fields(JobRecord)}
+        mutable = {name: value for name, value in values.items() if isinstance(value, dict | NodeRegistry)}
+        return JobRecord(**values | {name: copy(value) for name, value in mutable.items()})
+
+
+@dataclass(eq=False)
+class StoredState(JobRecord):
+    """All that is stored. Unknown fields are an error: a newer master's state must not be understood in part.
+
+    Attributes:
+        shards: the data sets of the job, and their leases.
+        format: of the document.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    shards: Annotated[ShardManager, _StoredAs(ShardsSnapshot, ShardManager, ShardManager.snapshot)] = field(
+        default_factory=ShardManager
+    )
+    format: int = FORMAT
+
+    def to_json(self) -> bytes:
+        return _adapter().dump_json(self, exclude_defaults=True)
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> "StoredState":
+        """Parse the text of `to_json`.
+
+        Raises:
+            ValueError: it is not such a document.
+        """
+        stored = _adapter().validate_json(text)
+        if stored.format != FORMAT:
+            raise ValueError(f"format: it is {stored.format}, this version reads {FORMAT}")
+        return stored
+
+
+@cache
+def _adapter() -> TypeAdapter[StoredState]:
+    return TypeAdapter(StoredState)

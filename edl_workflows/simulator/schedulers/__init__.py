@@ -1,0 +1,2 @@
+"""The simulator's schedulers: their contract and live policies (`scheduler`), and those that exist only
+here."""

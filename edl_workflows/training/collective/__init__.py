@@ -1,0 +1,47 @@
+"""Collective training: a loop that all members of a job run in step, while members join, leave or die.
+
+A framework implements `Framework` and calls `training`. The adapters for TensorFlow and PyTorch are in
+`edl_workflows.training.frameworks`. The names below are imported on first use, because they need numpy, which
+the base install lacks.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from edl_workflows import import_on_use
+
+if TYPE_CHECKING:
+    from edl_workflows.training.checkpoints.tensors import State
+    from edl_workflows.training.collective.regrouping import Place
+    from edl_workflows.training.collective.world import Framework, Reduced, Saving, Wishes, World, training
+    from edl_workflows.training.data.sampler import Dataset
+    from edl_workflows.training.options import TrainingOptions
+
+__all__ = [
+    "Dataset",
+    "Framework",
+    "Place",
+    "Reduced",
+    "Saving",
+    "State",
+    "TrainingOptions",
+    "Wishes",
+    "World",
+    "training",
+]
+
+_MODULES = {
+    "Dataset": "edl_workflows.training.data.sampler",
+    "Framework": "edl_workflows.training.collective.world",
+    "Place": "edl_workflows.training.collective.regrouping",
+    "Reduced": "edl_workflows.training.collective.world",
+    "Saving": "edl_workflows.training.collective.world",
+    "State": "edl_workflows.training.checkpoints.tensors",
+    "TrainingOptions": "edl_workflows.training.options",
+    "Wishes": "edl_workflows.training.collective.world",
+    "World": "edl_workflows.training.collective.world",
+    "training": "edl_workflows.training.collective.world",
+}
+
+
+def __getattr__(name: str) -> Any:
+    return import_on_use(__name__, _MODULES, name)

@@ -1,0 +1,191 @@
+"""Decides which records each member of a collective job trains in each step, for any number of members.
+
+The global batch is fixed: N mini-batches of `Dataset.batch_size` records, where N is the maximum number of
+workers. A step's mini-batches are consecutive parts of the epoch's order of records, and `mini_batch_counts`
+distributes them among the ranks. So the position in the data is just a place in that order, whatever the
+number of members. When the number changes, the rest of the epoch is split among the new members. Only the
+records of steps after a restored checkpoint are trained twice.
+
+Pure: every member computes its share by itself.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.protocol.permutation import Permutation
+
+State = dict[str, int | str]
+"""Type of `ElasticSampler.state_dict`."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The training data of a collective job; the same in all members.
+
+    Attributes:
+        size: number of records in an epoch.
+        batch_size: number of records in a mini-batch. With the maximum number of workers, each worker trains
+            one mini-batch per step.
+        num_epochs: number of passes over all records; 0 or less: endless.
+        shuffle: whether each epoch has its own random order.
+        seed: seed of the shuffle. The same seed gives the same order in every process and after every
+            restart.
+    """
+
+    size: int
+    batch_size: int
+    num_epochs: int = 1
+    shuffle: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.batch_size < 1:
+            raise InvalidError(
+                f"a data set of {self.size} records in mini-batches of {self.batch_size}: "
+                "both must be at least 1"
+            )
+
+
+class ElasticSampler:
+    """A position in the data set, and the records that follow it.
+
+    Args:
+        dataset: what to sample.
+        max_workers: N, the number of mini-batches in a global batch.
+
+    Attributes:
+        epoch: epoch of the next step, counted from 1.
+        completed: number of records of this epoch that are done.
+    """
+
+    def __init__(self, dataset: Dataset, max_workers: int) -> None:
+        if max_workers < 1:
+            raise InvalidError(f"a global batch of {max_workers} mini-batches: it needs at least 1")
+        self._dataset = dataset
+        self._max_workers = max_workers
+        self.epoch = 1
+        self.completed = 0
+        self._order = self._shuffled()
+
+    @property
+    def done(self) -> bool:
+        """Whether all epochs are done."""
+        return 0 < self._dataset.num_epochs < self.epoch
+
+    @property
+    def records_done(self) -> int:
+        """Records done in all epochs."""
+        return (self.epoch - 1) * self._dataset.size + self.completed
+
+    @property
+    def batch_records(self) -> int:
+        """Records of all members in the next step; fewer in the last step of an epoch."""
+        return min(self._max_workers * self._dataset.batch_size, self._dataset.size - self.completed)
+
+    def mini_batches(self, rank: int, members: int) -> tuple[Sequence[int], ...]:
+        """The records of a member's mini-batches in the next step.
+
+        In the last step of an epoch, all mini-batches are shorter by the same share, and some may be empty.
+
+        Args:
+            rank: rank of the member.
+            members: number of members.
+
+        Raises:
+            InvalidError: there are more members than mini-batches, or there is no such rank.
+        """
+        counts = mini_batch_counts(self._max_workers, members)
+        if not 0 <= rank < members:
+            raise InvalidError(f"rank {rank} among {members} members: 0 to {members - 1} are possible")
+        first = sum(counts[:rank])
+        return tuple(self._mini_batch(number) for number in range(first, first + counts[rank]))
+
+    def upcoming(self, rank: int, members: int) -> Iterator[tuple[Sequence[int], ...]]:
+        """Yield `mini_batches` of the next step and of all later steps, assuming that the members stay the
+        same. The position is not changed.
+
+        Raises:
+            InvalidError: see `mini_batches`.
+        """
+        ahead = ElasticSampler(self._dataset, self._max_workers)
+        ahead.go_to(self.epoch, self.completed)
+        while not ahead.done:
+            yield ahead.mini_batches(rank, members)
+            ahead.advance()
+
+    def advance(self) -> None:
+        """Move on to the next step."""
+        self.completed += self.batch_records
+        if self.completed == self._dataset.size:
+            self.epoch += 1
+            self.completed = 0
+            self._order = self._shuffled()
+
+    def state_dict(self) -> State:
+        """The position, and the parameters on which the order of records depends."""
+        data = self._dataset
+        return {"epoch": self.epoch, "completed": self.completed, **_order(data)}
+
+    def load_state_dict(self, state: Mapping[str, int | str]) -> None:
+        """Go to a position from `state_dict`. It may come from a job with another batch size or more epochs.
+
+        Raises:
+            InvalidError: it is not such a position, or it refers to another order of records.
+        """
+        expected = _order(self._dataset)
+        saved_order = {name: state.get(name) for name in expected}
+        if saved_order != expected:
+            raise InvalidError(
+                f"the checkpoint's data are {saved_order}, the program's {expected}: use the same size, "
+                "shuffle and seed"
+            )
+        epoch, completed = state.get("epoch"), state.get("completed")
+        if not isinstance(epoch, int) or not isinstance(completed, int):
+            raise InvalidError(f"not a position in a data set: epoch {epoch!r}, completed {completed!r}")
+        self.go_to(epoch, completed)
+
+    def go_to(self, epoch: int, completed: int) -> None:
+        """Go to a position.
+
+        Raises:
+            InvalidError: there is no such position.
+        """
+        if epoch < 1 or not 0 <= completed < self._dataset.size:
+            raise InvalidError(f"epoch {epoch} of {self._dataset.size} records has no position {completed}")
+        self.epoch, self.completed = epoch, completed
+        self._order = self._shuffled()
+
+    def _mini_batch(self, number: int) -> Sequence[int]:
+        each, rest = divmod(self.batch_records, self._max_workers)
+        start = self.completed + number * each + min(number, rest)
+        places = range(start, start + each + (number < rest))
+        return places if self._order is None else [self._order[place] for place in places]
+
+    def _shuffled(self) -> Permutation | None:
+        data = self._dataset
+        return Permutation(data.size, f"{data.seed}/{self.epoch}") if data.shuffle else None
+
+
+def _order(dataset: Dataset) -> State:
+    """The parameters on which the order of records depends."""
+    return {"size": dataset.size, "shuffle": int(dataset.shuffle), "seed": dataset.seed}
+
+
+def mini_batch_counts(max_workers: int, workers: int) -> tuple[int, ...]:
+    """The number of mini-batches that each worker computes in a step, by rank: ⌊N/N0⌋ + (1 if rank < N mod
+    N0).
+
+    This is the "fixed batch size" of DLRover's design.
+
+    Args:
+        max_workers: N, which is also the number of mini-batches in a global batch.
+        workers: N0, the present number of workers.
+
+    Raises:
+        InvalidError: there is no worker, or more than N: some would have nothing to compute.
+    """
+    if not 1 <= workers <= max_workers:
+        raise InvalidError(f"{workers} workers can't share a batch of {max_workers}: 1 to {max_workers} can")
+    each, rest = divmod(max_workers, workers)
+    return tuple(each + (rank < rest) for rank in range(workers))

@@ -1,2 +1,0 @@
-"""Airflow triggers, which wait in the triggerer. They share one LIST+WATCH per cluster, namespace and
-kind."""

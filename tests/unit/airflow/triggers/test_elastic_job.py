@@ -1,0 +1,252 @@
+"""The trigger: what it stores, when it fires, and whom it spares when Airflow calls on_kill."""
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import pytest
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+from airflow.triggers.base import TriggerEvent
+
+from edl_workflows.airflow import triggers as module
+from edl_workflows.airflow.triggers import ElasticJobTrigger, StageEvent
+from edl_workflows.pipelines.stages import submit
+from edl_workflows.pipelines.waiting.goals import Handle
+from edl_workflows.pipelines.waiting.identity import StageIdentity
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS
+from edl_workflows.runtime.kube.shared import SHARED
+from edl_workflows.testing import ApiServerProcess
+from tests.airflow.support import StandIn, elastic_job, jobs
+
+pytestmark = pytest.mark.filterwarnings("ignore:::(?!edl_workflows)")
+
+ME = StageIdentity("airflow/dag/run/task/-1")
+
+
+@dataclass
+class TaskInstance:
+    """What a triggerer tells its trigger about the task."""
+
+    dag_id: str = "dag"
+    run_id: str = "run"
+    task_id: str = "task"
+    map_index: int = -1
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_KUBERNETES_DEFAULT", json.dumps({"conn_type": "kubernetes", "extra": {}})
+    )
+
+
+def begun(cluster: Cluster, ends: str = "") -> Handle:
+    """A submitted job."""
+    request = submit.SubmitRequest(manifest=elastic_job("mnist", ends=ends))
+    return submit.begin_submit(cluster, request, ME)
+
+
+def trigger(server: ApiServerProcess, handle: Handle, **changes: Any) -> ElasticJobTrigger:
+    """As an operator makes it, after the way through the database."""
+    made = ElasticJobTrigger(
+        handle=handle.model_dump(mode="json"),
+        connection={"kubernetes_conn_id": "kubernetes_default", "config_file": str(server.kubeconfig)},
+        **{"on_kill_action": "delete", **changes},
+    )
+    return stored(made)
+
+
+def stored(made: ElasticJobTrigger) -> ElasticJobTrigger:
+    """What a triggerer makes of what was stored."""
+    path, kwargs = made.serialize()
+    name, _, attribute = path.rpartition(".")
+    again: ElasticJobTrigger = getattr(import_module(name), attribute)(**json.loads(json.dumps(kwargs)))
+    again.task_instance = TaskInstance()  # type: ignore[assignment]
+    return again
+
+
+async def fire(made: ElasticJobTrigger) -> StageEvent:
+    """Its event."""
+    event: TriggerEvent = await anext(made.run())
+    return StageEvent.model_validate(json.loads(json.dumps(event.payload)))
+
+
+def test_stored_arguments_are_a_fixed_point_without_secrets(
+    server: ApiServerProcess, cluster: Cluster
+) -> None:
+    """Airflow stores the trigger's arguments as plain text: they have the connection's id and the object's
+    name, and nothing of the manifest. Serialized twice, they are equal."""
+    made = trigger(server, begun(cluster))
+
+    assert stored(made).serialize() == made.serialize()
+    assert set(made.serialize()[1]) == {
+        "handle",
+        "connection",
+        "deadline",
+        "queue_deadline",
+        "on_kill_action",
+        "link",
+        "attempt",
+        "logs",
+    }
+    assert "containers" not in json.dumps(made.serialize()[1])
+
+
+def test_it_fires_with_the_outputs(server: ApiServerProcess, cluster: Cluster, stand_in: StandIn) -> None:
+    """The trigger fires one event with the outputs, so that the task can end without another request."""
+    event = asyncio.run(fire(trigger(server, begun(cluster, "Succeeded"))))
+
+    assert event.status == "success"
+    assert event.outputs is not None
+    assert event.outputs.phase == "Succeeded"
+
+
+def test_it_tells_failure_and_timeout_apart(
+    server: ApiServerProcess, cluster: Cluster, stand_in: StandIn
+) -> None:
+    """The event has the class of the error, so that the task raises the same one."""
+    late = asyncio.run(fire(trigger(server, begun(cluster), deadline=time.time() - 1)))
+    client.delete(cluster, ELASTIC_JOBS, "mnist")
+    stand_in.idle = True
+    queued = asyncio.run(fire(trigger(server, begun(cluster), queue_deadline=time.time() - 1)))
+    stand_in.idle = False
+    client.delete(cluster, ELASTIC_JOBS, "mnist")
+    failed = asyncio.run(fire(trigger(server, begun(cluster, "Failed"))))
+
+    assert (failed.status, failed.error) == ("failed", "JobFailedError")
+    assert (late.status, late.error) == ("timeout", "StageTimeoutError")
+    assert (queued.status, queued.error) == ("timeout", "QueueTimeoutError")
+
+
+def test_an_absent_connection_is_an_event_and_no_crash(cluster: Cluster) -> None:
+    """A missing connection gives an event with the error. A crash of the trigger would be retried in vain."""
+    made = ElasticJobTrigger(
+        handle=begun(cluster).model_dump(mode="json"), connection={"kubernetes_conn_id": "absent"}
+    )
+
+    event = asyncio.run(fire(made))
+
+    assert event.error == "InvalidError"
+    assert "Airflow has no connection 'absent'" in event.message
+
+
+def test_many_triggers_share_one_watch(server: ApiServerProcess, cluster: Cluster, stand_in: StandIn) -> None:
+    """A hundred triggers cost the API server as much as one."""
+    stand_in.idle = True
+    handle = begun(cluster)
+
+    async def scenario() -> list[StageEvent]:
+        waits = [asyncio.create_task(fire(trigger(server, handle))) for _ in range(100)]
+        while sum(w.users for w in SHARED._watches.values()) < len(waits):  # noqa: ASYNC110 - no event tells it
+            await asyncio.sleep(0.05)
+        assert len(SHARED) == 1
+        stand_in.end("mnist")
+        stand_in.idle = False
+        return await asyncio.gather(*waits)
+
+    events = asyncio.run(scenario())
+
+    assert {event.status for event in events} == {"success"}
+    assert len(SHARED) == 0
+
+
+async def kill(made: ElasticJobTrigger) -> None:
+    """As a triggerer kills it: on_kill is interrupted after a moment, and what it began goes on."""
+    killing = asyncio.create_task(made.on_kill())
+    await asyncio.sleep(0.01)
+    killing.cancel()
+    while module._BACKGROUND:
+        await asyncio.wait(module._BACKGROUND)
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "lives"),
+    [
+        pytest.param({"run": {"task": "failed"}}, False, id="marked failed"),
+        pytest.param({"run": {"task": "success"}}, False, id="marked success"),
+        pytest.param({"run": {"task": "skipped"}}, False, id="the run's time is up"),
+        pytest.param({}, False, id="the run was deleted"),
+        pytest.param({"run": {"task": "deferred"}}, True, id="another triggerer has it, or the next attempt"),
+        pytest.param({"run": {"task": "running"}}, True, id="cleared, and taken up"),
+        pytest.param({"run": {"task": None}}, True, id="cleared, and not yet scheduled"),
+    ],
+)
+def test_on_kill_deletes_only_for_a_task_that_was_killed(
+    server: ApiServerProcess,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: dict[str, dict[str, str | None]],
+    lives: bool,
+) -> None:
+    """`on_kill` deletes the job only if the task was killed. Airflow 3.3 also calls it on failover and while
+    the next attempt of a cleared task begins."""
+
+    def states(**_query: Any) -> dict[str, dict[str, str | None]]:
+        time.sleep(0.2)  # longer than Airflow waits
+        return answer
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
+
+    asyncio.run(kill(trigger(server, begun(cluster))))
+
+    assert ("mnist" in jobs(cluster)) is lives
+
+
+def test_on_kill_spares_what_the_next_attempt_adopted(
+    server: ApiServerProcess, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the next attempt has adopted the job, `on_kill` does not delete it, even if the task's state is
+    failed."""
+    monkeypatch.setattr(
+        RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_q: {"run": {"task": "failed"}})
+    )
+    made = trigger(server, begun(cluster))
+    submit.begin_submit(
+        cluster, submit.SubmitRequest(manifest=elastic_job("mnist")), StageIdentity(ME.owner, attempt="2")
+    )
+
+    asyncio.run(kill(made))
+
+    assert "mnist" in jobs(cluster)
+
+
+@pytest.mark.parametrize(("action", "suspended"), [("suspend", True), ("keep", False)])
+def test_on_kill_action(
+    server: ApiServerProcess, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, action: str, suspended: bool
+) -> None:
+    """A killed task can also suspend its job, or keep it."""
+    monkeypatch.setattr(
+        RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_q: {"run": {"task": "failed"}})
+    )
+
+    asyncio.run(kill(trigger(server, begun(cluster), on_kill_action=action)))
+
+    assert bool(jobs(cluster)["mnist"]["spec"].get("suspend")) is suspended
+
+
+def test_on_kill_after_the_event_does_nothing(
+    server: ApiServerProcess, cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`on_kill` does nothing after the event, since Airflow also calls it for a generator that has fired but
+    not ended."""
+    monkeypatch.setattr(
+        RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_q: {"run": {"task": "failed"}})
+    )
+    handle = begun(cluster)
+    made = trigger(server, handle, deadline=time.time() - 1)
+
+    async def scenario() -> None:
+        generator = made.run()
+        await anext(generator)
+        await kill(made)
+
+    asyncio.run(scenario())
+
+    assert client.find(cluster, ELASTIC_JOBS, "mnist") is not None

@@ -1,0 +1,73 @@
+"""What a controller's cache keeps of objects."""
+
+from typing import Any
+
+import pytest
+
+from edl_workflows.core.jobs import cache_fields, manifests
+
+POD: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {
+        "name": "a", "namespace": "ns", "uid": "1", "resourceVersion": "7", "labels": {"x": "y"},
+        "annotations": {"long": "text"}, "managedFields": [{"manager": "kubelet"}],
+        "ownerReferences": [{"kind": "ElasticJob", "name": "j", "uid": "2", "controller": True}],
+    },
+    "spec": {"containers": [{"name": "main", "image": "train:1", "env": []}, {"name": "log"}], "volumes": []},
+    "status": {
+        "phase": "Failed",
+        "reason": "Evicted",
+        "podIP": "10.0.0.1",
+        "conditions": [{"type": "Ready", "status": "False", "reason": "x", "message": "y"}],
+        "containerStatuses": [
+            {"name": "main", "image": "train:1", "state": {"terminated": {"exitCode": 3, "finishedAt": "t"}}}
+        ],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        manifests.has_ended,
+        manifests.is_ready,
+        manifests.exit_of_first_container,
+        manifests.was_disrupted,
+        manifests.why_pending,
+        manifests.owner_of,
+        manifests.delete_object,
+        manifests.is_terminating,
+    ],
+)
+def test_decisions_read_the_same_of_what_is_kept(read: Any) -> None:
+    """Every function that decides on a pod gives the same answer for the cached copy."""
+    assert read(cache_fields.keep_pod(POD)) == read(POD)
+
+
+def test_the_rest_goes() -> None:
+    """The cache drops the pod template, addresses, annotations and managed fields."""
+    pod = cache_fields.keep_pod(POD)
+    assert pod["spec"] == {"containers": [{"name": "main"}, {"name": "log"}]}
+    assert "podIP" not in pod["status"]
+    assert pod["metadata"].keys().isdisjoint({"annotations", "managedFields"})
+
+
+def test_a_secret_is_not_kept() -> None:
+    """The cache keeps that a Secret exists, but not its content."""
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": POD["metadata"],
+        "data": {"token": "c2VjcmV0"},
+    }
+    assert cache_fields.keep_head(secret).keys() == {"apiVersion", "kind", "metadata"}
+
+
+def test_whole_objects_lose_only_bookkeeping() -> None:
+    """A cached job has everything that its user wrote, and the original object is not changed."""
+    assert cache_fields.keep_whole(POD) == {
+        **POD,
+        "metadata": {k: v for k, v in POD["metadata"].items() if k != "managedFields"},
+    }
+    assert "managedFields" in POD["metadata"]

@@ -1,0 +1,541 @@
+"""The commands about jobs, against a real API server with a simulated controller: effects, output and exit
+codes."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from edl_workflows.core.exceptions import UnavailableError
+from edl_workflows.core.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
+from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes.api import TF_JOBS
+from edl_workflows.pipelines.cli.jobs.job import show_outputs
+from edl_workflows.pipelines.cli.options import OutputFormat
+from edl_workflows.pipelines.cli.root import run
+from edl_workflows.pipelines.stages import driver, submit
+from edl_workflows.pipelines.waiting.goals import Handle
+from edl_workflows.pipelines.waiting.identity import StageIdentity
+from edl_workflows.pipelines.waiting.outputs import Outputs
+from edl_workflows.pipelines.waiting.results import StageResult
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS, SCALE_PLANS, Scope
+from edl_workflows.testing import ApiServerProcess
+from tests.airflow.support import StandIn, create_ps_pod, elastic_job
+
+Edl = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def edl(
+    server: ApiServerProcess, cluster: Cluster, stand_in: StandIn, capsys: pytest.CaptureFixture[str]
+) -> Edl:
+    """Runs `edl` in the test's namespace. Returns exit code, stdout and stderr."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        where = ["--kubeconfig", str(server.kubeconfig), "--namespace", cluster.namespace]
+        code = run([*arguments, *where])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    """A file with the manifest of a job."""
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(elastic_job("mnist")))
+    return path
+
+
+def _data(output: str) -> Any:
+    return json.loads(output)
+
+
+def _plans(cluster: Cluster) -> list[ScalePlan]:
+    return [
+        ScalePlan.parse(item)
+        for item in client.list_objects(cluster, Scope(SCALE_PLANS, cluster.namespace)).items
+    ]
+
+
+def test_a_job_from_submit_to_delete(edl: Edl, manifest: Path, cluster: Cluster) -> None:
+    """Submit, wait, get, describe and delete succeed and print what a user needs."""
+    code, out, err = edl("submit", str(manifest), "-o", "json")
+    assert (code, _data(out)["name"]) == (0, "mnist"), err
+    code, out, err = edl("wait", "mnist", "--for", "Running", "--timeout", "20")
+    assert code == 0, err
+    assert ["checkpoint", "uri /ck/100 step 100"] in [line.split(maxsplit=1) for line in out.splitlines()]
+    code, out, _ = edl("get")
+    assert code == 0
+    assert out.splitlines()[0].split()[:4] == ["NAME", "KIND", "PHASE", "READY"]
+    assert out.splitlines()[1].split()[:3] == ["mnist", "ElasticJob", "Running"]
+    code, out, _ = edl("describe", "mnist")
+    assert code == 0
+    assert f"{cluster.namespace}/mnist" in out
+    code, out, err = edl("delete", "mnist", "--timeout", "30")
+    assert (code, client.find(cluster, ELASTIC_JOBS, "mnist")) == (0, None), err
+
+
+def test_outputs_are_a_table_without_python(capsys: pytest.CaptureFixture[str]) -> None:
+    """The table of a stage's outputs shows maps and lists as text. It leaves out what is empty, as the ready
+    nodes of a job that has ended."""
+    job = Outputs(
+        kind="ElasticJob",
+        namespace="default",
+        name="mnist",
+        job="mnist",
+        warnings=["the disk is full", "ps-0 is slow"],
+        replicas={"chief": 0, "ps": 1, "worker": 2},
+        result=[],
+    )
+
+    show_outputs(job, OutputFormat.TABLE)
+
+    rows = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert rows["warnings"] == "the disk is full; ps-0 is slow"
+    assert rows["replicas"] == "ps 1 worker 2"
+    assert "result" not in rows
+
+
+@pytest.mark.parametrize(
+    ("arguments", "spec"),
+    [
+        pytest.param(
+            ["scale", "mnist", "worker=3"],
+            {"replicaResourceSpecs": {"worker": {"replicas": 3, "resource": {}}}},
+            id="scale",
+        ),
+        pytest.param(
+            ["migrate-ps", "mnist", "--replicas", "3", "--cpu", "2"],
+            {"checkpoint": True, "replicaResourceSpecs": {"ps": {"replicas": 3, "resource": {"cpu": "2"}}}},
+            id="migrate-ps",
+        ),
+        pytest.param(["checkpoint", "mnist"], {"checkpoint": True}, id="checkpoint"),
+    ],
+)
+def test_changes_are_plans(
+    edl: Edl, manifest: Path, cluster: Cluster, arguments: list[str], spec: dict[str, Any]
+) -> None:
+    """A change of a running job is a manual ScalePlan with this change, and the command waits for its
+    success."""
+    edl("submit", str(manifest))
+    edl("wait", "mnist", "--for", "Running", "--timeout", "20")
+    code, out, err = edl(*arguments, "--timeout", "30", "-o", "json")
+
+    assert (code, _data(out)["phase"]) == (0, "Succeeded"), err
+    (plan,) = _plans(cluster)
+    assert not plan.auto
+    wanted = plan.spec.to_dict()
+    assert {key: wanted[key] for key in spec} == spec
+
+    code, out, _ = edl("describe", plan.metadata.name, "--kind", "ScalePlan")
+    assert (code, out.splitlines()[0].startswith("ScalePlan for mnist: ")) == (0, True)
+    assert f"  {plan.metadata.name}  Succeeded" in out
+    assert (
+        _data(edl("describe", plan.metadata.name, "--kind", "ScalePlan", "-o", "json")[1])["spec"] == wanted
+    )
+
+
+def test_a_change_that_takes_too_long_goes_on_and_can_be_cancelled(
+    edl: Edl, manifest: Path, cluster: Cluster, stand_in: StandIn
+) -> None:
+    """When `scale` times out, the plan goes on. The error has the command that shows it, and the one that
+    cancels it, which works as it is printed."""
+    stand_in.hold = ScalePlanPhase.CHECKPOINTING
+    edl("submit", str(manifest))
+    edl("wait", "mnist", "--for", "Running", "--timeout", "20")
+    code, _, err = edl("scale", "mnist", "worker=50", "--timeout", "1")
+
+    (plan,) = _plans(cluster)
+    last = err.splitlines()[-1]
+    assert code == 8
+    assert f"the plan goes on: `edl describe mnist --namespace {cluster.namespace}` shows it" in last
+    found = re.search(r"`edl (delete [^`]*)` cancels it", last)
+    assert found is not None, last
+    assert found[1].split() == [
+        "delete", plan.metadata.name, "--kind", "ScalePlan", "--namespace", cluster.namespace
+    ]  # fmt: skip
+    code, out, err = edl(*found[1].split(), "--timeout", "20")
+    assert (code, _plans(cluster)) == (0, []), err
+    assert out == f"ScalePlan {cluster.namespace}/{plan.metadata.name} deleted\n"
+
+
+def test_suspend_and_resume(edl: Edl, manifest: Path, cluster: Cluster) -> None:
+    """`suspend` waits until the job is suspended, `resume` until it runs."""
+    edl("submit", str(manifest))
+    edl("wait", "mnist", "--for", "Running", "--timeout", "20")
+    code, out, err = edl("suspend", "mnist", "--timeout", "20", "-o", "json")
+    assert (code, _data(out)["phase"]) == (0, "Suspended"), err
+    code, out, err = edl("resume", "mnist", "--timeout", "20", "-o", "json")
+    assert (code, _data(out)["phase"]) == (0, "Running"), err
+
+
+NO_JOB = "/nobody; `edl get -A` lists all"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        pytest.param(["get", "nobody"], 3, NO_JOB, id="no-job"),
+        pytest.param(["describe", "nobody"], 3, NO_JOB, id="describe-no-job"),
+        pytest.param(["delete", "nobody"], 3, NO_JOB, id="delete-no-job"),
+        pytest.param(["delete", "p", "--kind", "ScalePlan"], 3, '"p" not found', id="delete-no-plan"),
+        pytest.param(["logs", "nobody"], 3, NO_JOB, id="logs-no-job"),
+        pytest.param(["scale", "nobody", "worker=3"], 3, "nobody", id="scale-no-job"),
+        pytest.param(["scale", "nobody", "worker=many"], 2, "worker=many", id="no-count"),
+        pytest.param(["wait", "nobody", "--timeout", "0.2"], 8, "does not exist yet", id="time-out"),
+        pytest.param(["plan", "nobody"], 3, NO_JOB, id="plan-no-job"),
+        pytest.param(["timeline", "nobody"], 3, NO_JOB, id="timeline-no-job"),
+        pytest.param(["checkpoint", ""], 2, "job", id="checkpoint-no-name"),
+        pytest.param(["suspend", ""], 2, "name", id="suspend-no-name"),
+        pytest.param(["resume", ""], 2, "name", id="resume-no-name"),
+        pytest.param(["delete", ".."], 2, "'..'", id="no-name-at-all"),
+        pytest.param(["wait", "x", "--kind", "ScalePlan"], 2, "is not a job", id="wait-for-a-plan"),
+        pytest.param(["get", "x", "--kind", "Pod"], 2, "Pod", id="no-kind-of-ours"),
+    ],
+)
+def test_errors_are_one_line_and_a_code(edl: Edl, arguments: list[str], code: int, says: str) -> None:
+    """An error gives the documented exit code and one line that names the object."""
+    found, out, err = edl(*arguments)
+
+    last = err.strip().splitlines()[-1]
+    assert (found, out) == (code, ""), err
+    assert last.startswith("edl: ")
+    assert says in last
+
+
+@pytest.mark.parametrize("command", ["describe", "logs", "plan", "delete"])
+def test_a_job_of_another_kind_is_named(edl: Edl, cluster: Cluster, command: str) -> None:
+    """A name that belongs to a job of another kind is an error that has this kind."""
+    client.create(cluster, tf_job("other"))
+
+    code, _, err = edl(command, "other")
+
+    assert code == 3
+    assert f"{cluster.namespace}/other is a TFJob: give --kind TFJob" in err
+
+
+def test_logs_of_a_job_without_pods(edl: Edl, manifest: Path, stand_in: StandIn) -> None:
+    """The log of a job that has no pods is an error that names the command which may show why."""
+    edl("submit", str(manifest))
+
+    code, _, err = edl("logs", "mnist")
+
+    assert code == 3
+    assert "has no pods; `edl describe mnist` may show why" in err
+
+
+def test_logs_of_a_pod_with_a_sidecar(edl: Edl, cluster: Cluster) -> None:
+    """The log of the node's own container is requested; the user does not have to name the container."""
+    labels = {names.JOB_LABEL: "mnist", names.REPLICA_TYPE_LABEL: "worker", names.REPLICA_INDEX_LABEL: "0"}
+    containers = [{"name": name, "image": "train:1"} for name in ("main", "sidecar")]
+    pod = {"metadata": {"name": "w", "labels": labels}, "spec": {"containers": containers}}
+    client.create(cluster, {"apiVersion": "v1", "kind": "Pod", **pod})
+
+    code, out, err = edl("logs", "mnist", "worker-0")
+
+    assert (code, out) == (6, "")
+    assert "no pod runner serves the logs of pod w" in err, "the container was not accepted"
+
+
+def test_a_failed_job_fails_the_wait(edl: Edl, manifest: Path, stand_in: StandIn) -> None:
+    """Waiting for a job that fails ends at once with the exit code for failed jobs. The list of jobs has the
+    reason."""
+    edl("submit", str(manifest))
+    _, before, _ = edl("get")
+    stand_in.end("mnist", "Failed")
+    code, _, err = edl("wait", "mnist", "--timeout", "30")
+
+    assert code == 7, err
+    _, out, _ = edl("get")
+    assert "REASON" not in before
+    assert out.splitlines()[0].split()[:4] == ["NAME", "KIND", "PHASE", "REASON"]
+    assert out.splitlines()[1].split()[:4] == ["mnist", "ElasticJob", "Failed", "TestSaysSo"]
+
+
+def test_a_name_that_is_taken(edl: Edl, manifest: Path) -> None:
+    """Submitting a job under a name that is taken is a conflict and changes nothing."""
+    edl("submit", str(manifest))
+    code, _, err = edl("submit", str(manifest))
+
+    assert code == 4
+    assert "choose another name" in err
+
+
+def tf_job(name: str, gang: int = 1) -> dict[str, Any]:
+    """A TFJob with one worker. A larger gang makes it invalid, which the API server does not detect."""
+    template = {"spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]}}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": name},
+        "spec": {
+            "tfReplicaSpecs": {"Worker": {"replicas": 1, "template": template}},
+            "runPolicy": {"schedulingPolicy": {"minAvailable": gang}},
+        },
+    }
+
+
+def test_all_kinds_are_listed(edl: Edl, cluster: Cluster) -> None:
+    """Without --kind, jobs of all kinds are listed. An invalid job is shown as invalid and does not hide
+    others."""
+    client.create(cluster, elastic_job("mnist"))
+    client.create(cluster, tf_job("old"))
+    client.create(cluster, tf_job("wrong", gang=2))
+    edl("wait", "mnist", "--for", "Running", "--timeout", "20")
+
+    code, out, err = edl("get")
+
+    assert code == 0, err
+    assert [line.split()[:3] for line in out.splitlines()[1:]] == [
+        ["mnist", "ElasticJob", "Running"],
+        ["old", "TFJob", "Pending"],
+        ["wrong", "TFJob", "InvalidSpec"],
+    ]
+    _, out, _ = edl("get", "wrong", "-o", "json")
+    assert _data(out)["kind"] == "TFJob"
+    _, out, _ = edl("get", "--kind", "TFJob")
+    assert [line.split()[:2] for line in out.splitlines()] == [
+        ["NAME", "PHASE"],
+        ["old", "Pending"],
+        ["wrong", "InvalidSpec"],
+    ]
+    code, out, err = edl("delete", "wrong", "--kind", "TFJob", "--timeout", "30")
+    assert code == 0, err
+
+
+def test_an_age_is_an_age(edl: Edl, cluster: Cluster) -> None:
+    """The age is the time since the job was created, even if the job has ended."""
+    client.create(cluster, tf_job("old"))
+    times = {"startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-03T00:00:00Z"}
+    client.patch_status(cluster, TF_JOBS, "old", {"phase": "Succeeded", **times})
+
+    _, out, _ = edl("get")
+
+    assert re.fullmatch(r"[0-9]+s|[0-9]m", out.splitlines()[1].split()[-1])
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("edl get mn", ["mnist"]),
+        ("edl describe o", []),
+        ("edl describe --kind TFJob o", ["old"]),
+        ("edl scale mnist w", ["worker="]),
+        ("edl logs mnist ps-", ["ps-0"]),
+        ("edl get --kind TF", ["TFJob"]),
+    ],
+)
+def test_a_shell_completes_what_is_there(
+    edl: Edl, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, server: ApiServerProcess, words: str,
+    offered: list[str]
+) -> None:  # fmt: skip
+    """The shell completes kinds, and names, roles and nodes of jobs."""
+    client.create(cluster, elastic_job("mnist"))
+    client.create(cluster, tf_job("old"))
+    create_ps_pod(cluster, "mnist", node_id=0, rank=0)
+    edl("wait", "mnist", "--for", "Running", "--timeout", "20")
+    begin, _, rest = words.partition(" ")
+    where = f"--kubeconfig {server.kubeconfig} --namespace {cluster.namespace}"
+    command, _, last = rest.partition(" ")
+    line = f"{begin} {command} {where} {last}"
+    monkeypatch.setenv("_EDL_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
+
+    _, out, _ = edl()
+
+    assert out.split() == offered
+
+
+def test_a_completion_without_a_cluster_is_empty(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Without a cluster, completion prints nothing, in particular no error into the user's command line."""
+    monkeypatch.setenv("_EDL_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"edl get --kubeconfig {tmp_path}/none m")
+    monkeypatch.setenv("COMP_CWORD", "4")
+
+    run([])
+
+    captured = capsys.readouterr()
+    assert (captured.out.strip(), captured.err) == ("", "")
+
+
+def test_several_jobs_from_files_folders_and_lists(edl: Edl, cluster: Cluster, tmp_path: Path) -> None:
+    """Documents of a file, files of a folder and items of a List are all submitted, as by kubectl."""
+    both = yaml.safe_dump_all([elastic_job("first"), None, elastic_job("second")])
+    (tmp_path / "both.yaml").write_text(both)
+    folder = tmp_path / "jobs"
+    (folder / "deeper").mkdir(parents=True)
+    listed = {"apiVersion": "v1", "kind": "List", "items": [elastic_job("third"), tf_job("fourth")]}
+    (folder / "list.json").write_text(json.dumps(listed))
+    (folder / "notes.txt").write_text("no manifest")
+    (folder / "deeper" / "fifth.yml").write_text(yaml.safe_dump(elastic_job("fifth")))
+
+    code, out, err = edl("submit", "-f", str(tmp_path / "both.yaml"), "-f", str(folder))
+    assert code == 0, err
+    assert [line.split()[1] for line in out.splitlines()[1:]] == ["first", "second", "third", "fourth"]
+    code, out, err = edl("submit", "-R", str(folder / "deeper"), "-o", "json")
+    assert (code, _data(out)["name"]) == (0, "fifth"), err
+    _, out, _ = edl("get")
+    assert {line.split()[0] for line in out.splitlines()[1:]} == {
+        "first",
+        "second",
+        "third",
+        "fourth",
+        "fifth",
+    }
+
+
+def test_nothing_is_created_if_one_is_wrong(edl: Edl, cluster: Cluster, tmp_path: Path) -> None:
+    """All manifests are checked before the first job is created."""
+    wrong = elastic_job("second")
+    wrong["spec"]["replicaSpec"] = {}
+    path = tmp_path / "jobs.yaml"
+    path.write_text(yaml.safe_dump_all([elastic_job("first"), wrong]))
+
+    code, _, err = edl("submit", str(path))
+
+    assert code == 2
+    assert "spec.replicaSpec" in err
+    assert client.find(cluster, ELASTIC_JOBS, "first") is None
+
+
+def test_one_name_that_is_taken_keeps_no_other_from_being_created(
+    edl: Edl, cluster: Cluster, tmp_path: Path
+) -> None:
+    """If the name of one job is taken, the other jobs are created. The command exits with the code for
+    conflicts and names the job."""
+    client.create(cluster, elastic_job("first"))
+    path = tmp_path / "jobs.yaml"
+    path.write_text(yaml.safe_dump_all([elastic_job("first"), elastic_job("second")]))
+
+    code, _, err = edl("submit", str(path))
+
+    assert code == 4
+    assert "/first exists already" in err
+    assert client.find(cluster, ELASTIC_JOBS, "second") is not None
+
+
+def test_what_was_created_is_named_whatever_fails_afterwards(
+    edl: Edl, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the server does not return the state of the first job, its generated name is printed nevertheless,
+    and so is the second one."""
+    nameless = elastic_job("")
+    path = tmp_path / "jobs.yaml"
+    path.write_text(yaml.safe_dump_all([nameless, nameless]))
+    look, asked = driver.check_now, []
+
+    def look_but_first(of: Cluster, handle: Handle) -> StageResult:
+        asked.append(handle.name)
+        if len(asked) == 1:
+            raise UnavailableError("the API server is overloaded; try again")
+        return look(of, handle)
+
+    monkeypatch.setattr(driver, "check_now", look_but_first)
+    code, out, err = edl("submit", str(path))
+
+    created = [
+        job["metadata"]["name"]
+        for job in client.list_objects(cluster, Scope(ELASTIC_JOBS, cluster.namespace)).items
+    ]
+    first, second = asked
+    assert sorted(created) == sorted(asked)
+    assert (code, first in err, second in out) == (6, True, True)
+    assert "overloaded" in err
+
+
+def test_what_is_checked_is_what_is_created(
+    edl: Edl, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest that is checked is the one that is created, including its generated name."""
+    nameless = elastic_job("")
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(nameless))
+    complete, completed = submit.complete_manifest, []
+
+    def note_completed(
+        request: submit.SubmitRequest, identity: StageIdentity, namespace: str
+    ) -> dict[str, Any]:
+        completed.append(complete(request, identity, namespace))
+        return completed[-1]
+
+    monkeypatch.setattr(submit, "complete_manifest", note_completed)
+    code, out, err = edl("submit", str(path), "-o", "json")
+
+    assert code == 0, err
+    assert {one["metadata"]["name"] for one in completed} == {_data(out)["name"]}
+
+
+@pytest.mark.parametrize("who", ["client", "server"])
+def test_a_dry_run_creates_nothing(edl: Edl, cluster: Cluster, manifest: Path, who: str) -> None:
+    """A dry run prints what would be created, completely with -o yaml. It fails on errors."""
+    code, out, err = edl("submit", str(manifest), "--dry-run", who, "-o", "json")
+    assert code == 0, err
+    made = _data(out)
+    assert (made["metadata"]["name"], made["metadata"]["namespace"]) == ("mnist", cluster.namespace)
+    assert ("uid" in made["metadata"]) is (who == "server")
+    code, out, _ = edl("submit", str(manifest), "--dry-run", who)
+    assert f"valid ({who} dry run)" in out
+    assert client.find(cluster, ELASTIC_JOBS, "mnist") is None
+
+    wrong = elastic_job("mnist")
+    wrong["spec"]["replicaSpec"] = {}
+    manifest.write_text(yaml.safe_dump(wrong))
+    code, _, err = edl("submit", str(manifest), "--dry-run", who)
+    assert (code, "spec.replicaSpec" in err) == (2, True)
+
+
+def test_a_server_knows_what_a_client_can_not(edl: Edl, cluster: Cluster, manifest: Path) -> None:
+    """A dry run on the server also finds a name that is in use."""
+    client.create(cluster, elastic_job("mnist"))
+
+    assert edl("submit", str(manifest), "--dry-run", "client")[0] == 0
+    assert edl("submit", str(manifest), "--dry-run", "server")[0] == 4
+
+
+def test_a_client_s_dry_run_needs_no_cluster(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dry run of the client needs no cluster, so that the tests of a repository can check manifests."""
+    assert run(["submit", str(manifest), "--dry-run", "client", "--kubeconfig", str(tmp_path / "none")]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["default", "mnist", "ElasticJob"]
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "says"),
+    [
+        ({}, [], "no manifests: give"),
+        ({"a.yaml": ""}, ["a.yaml"], "contains no object"),
+        ({"a.yaml": "a: 1\n---\n- 2"}, ["a.yaml"], "a.yaml, document 2"),
+        ({"a.txt": "x"}, ["."], "no file that ends in"),
+        ({"a.yaml": "kind: ConfigMap"}, ["a.yaml"], "'ConfigMap' is no kind"),
+        (
+            {"a.yaml": "kind: ElasticJob"},
+            ["a.yaml", "--wait", "--dry-run", "server"],
+            "leave out --wait or --dry-run",
+        ),
+    ],
+)
+def test_what_is_no_job_is_refused(
+    edl: Edl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], arguments: list[str],
+    says: str
+) -> None:  # fmt: skip
+    """Input without a valid job is an error that says what is wrong."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+
+    code, _, err = edl("submit", *arguments)
+
+    assert code == 2
+    assert says in err

@@ -1,0 +1,172 @@
+"""The Python client, against an API server and a pretending controller."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.core.exceptions import InvalidError, JobDisappearedError, JobFailedError, StageTimeoutError
+from edl_workflows.core.jobs.elastic_job.program import MAX_BYTES
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.pipelines.client import train
+from edl_workflows.pipelines.client.train import read_script
+from edl_workflows.pipelines.manifests.travelling import function_program
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import CONFIG_MAPS, ELASTIC_JOBS, SCALE_PLANS, Scope
+from tests.airflow.support import StandIn
+
+
+def fit(rate: float, steps: int = 1) -> None:
+    """A training function."""
+    print(rate * steps)
+
+
+def test_a_function_becomes_a_job_that_can_be_waited_for(cluster: Cluster, stand_in: StandIn) -> None:
+    """The job has the wanted workers and the program; waiting ends when it has succeeded."""
+    lines: list[str] = []
+    training = train(fit, {"rate": 0.5}, workers=3, on=cluster, image="train:1", notify=lines.append)
+    job = client.get(cluster, ELASTIC_JOBS, training.name)
+    (config_map,) = client.list_objects(cluster, Scope(CONFIG_MAPS, cluster.namespace)).items
+    stand_in.end(training.name)
+    outputs = training.wait(60)
+
+    assert training.name.startswith("fit-")
+    assert job["spec"]["replicaSpecs"]["worker"]["replicas"] == 3
+    assert config_map["metadata"]["ownerReferences"][0]["uid"] == training.handle.uid
+    assert outputs.phase == training.status().phase == JobPhase.SUCCEEDED
+    assert any("is Running" in line for line in lines)
+
+
+def test_a_job_that_fails_raises(cluster: Cluster, stand_in: StandIn) -> None:
+    """The blocking wait and the one in an event loop raise JobFailedError."""
+    training = train(fit, {"rate": 0.5}, on=cluster, image="train:1")
+    stand_in.end(training.name, "Failed")
+    with pytest.raises(JobFailedError, match=training.name):
+        training.wait(60)
+    with pytest.raises(JobFailedError, match=training.name):
+        asyncio.run(training.wait_async())
+
+
+def test_stages_are_methods(cluster: Cluster, stand_in: StandIn) -> None:
+    """`scale` of the client creates the same plan as a pipeline's stage."""
+    training = train(fit, {"rate": 0.5}, on=cluster, image="train:1")
+    training.wait_for_step(1, timeout=60)
+    assert training.scale(workers=2).phase == "Succeeded"
+    (plan,) = client.list_objects(cluster, Scope(SCALE_PLANS, cluster.namespace)).items
+
+    assert plan["spec"]["replicaResourceSpecs"]["worker"]["replicas"] == 2
+
+
+def test_the_end_of_the_block_cancels(cluster: Cluster, stand_in: StandIn) -> None:
+    """A job that has not ended does not outlive an error in the block; one that has ended stays."""
+    with pytest.raises(ZeroDivisionError), train(fit, {"rate": 1}, on=cluster, image="train:1") as training:
+        raise ZeroDivisionError
+    with train(fit, {"rate": 2}, on=cluster, image="train:1") as finished:
+        stand_in.end(finished.name)
+        finished.wait(60)
+
+    assert client.find(cluster, ELASTIC_JOBS, training.name) is None
+    assert client.find(cluster, ELASTIC_JOBS, finished.name) is not None
+    with pytest.raises(JobDisappearedError, match="was deleted"):
+        training.status()
+
+
+def test_a_wait_that_takes_too_long(cluster: Cluster, stand_in: StandIn) -> None:
+    """If the wait times out, the job continues."""
+    training = train(fit, {"rate": 1}, on=cluster, image="train:1")
+    with pytest.raises(StageTimeoutError):
+        training.wait(0.5)
+
+    assert client.find(cluster, ELASTIC_JOBS, training.name) is not None
+
+
+def test_a_training_is_watched(
+    cluster: Cluster, stand_in: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Output that is not a terminal has a line for each change, with its time. Outputs and errors are those
+    of `wait`."""
+    training = train(fit, {"rate": 0.5}, on=cluster, image="train:1")
+    stand_in.end(training.name)
+    outputs = training.watch(60)
+    lines = capsys.readouterr().out.splitlines()
+    failed = train(fit, {"rate": 0.5}, on=cluster, image="train:1")
+    stand_in.end(failed.name, "Failed")
+    with pytest.raises(JobFailedError, match=failed.name):
+        failed.watch(60)
+
+    assert outputs.phase == JobPhase.SUCCEEDED
+    assert re.match(r"\d\d:\d\d:\d\d is Succeeded", lines[-1])
+
+
+def test_a_notebook_shows_a_table(cluster: Cluster, stand_in: StandIn) -> None:
+    """In a notebook a training is shown as a table with the job's name and phase."""
+    training = train(fit, {"rate": 1}, on=cluster, image="train:1")
+    training.wait_for_step(1, timeout=60)
+    shown = training._repr_html_()
+
+    assert f">{cluster.namespace}/{training.name}</td>" in shown
+    assert ">phase</th>" in shown
+    assert ">Running" in shown
+
+
+def test_a_cluster_needs_an_image(cluster: Cluster) -> None:
+    """Without an image, the error says what the image must contain, and nothing is created."""
+    with pytest.raises(InvalidError, match="name one that contains edl-workflows"):
+        train(fit, {"rate": 1}, on=cluster)
+
+    assert not client.list_objects(cluster, Scope(ELASTIC_JOBS, cluster.namespace)).items
+
+
+def test_options_that_do_not_exist_are_refused(cluster: Cluster) -> None:
+    """Unknown options, unknown frameworks, and script arguments that are not a list are refused, and nothing
+    is created."""
+    with pytest.raises(InvalidError, match="max_worker"):
+        train(fit, {"rate": 1}, on=cluster, image="train:1", max_worker=2)
+    with pytest.raises(InvalidError, match="caffe"):
+        train(fit, {"rate": 1}, on=cluster, image="train:1", framework="caffe")
+    with pytest.raises(InvalidError, match="a list of strings"):
+        train("train.py", {"rate": 1}, on=cluster, image="train:1")
+
+    assert not client.list_objects(cluster, Scope(ELASTIC_JOBS, cluster.namespace)).items
+
+
+def test_a_function_that_cannot_be_called_so_is_refused() -> None:
+    """Missing or unknown arguments, or a function without source, are errors before anything is submitted."""
+    with pytest.raises(InvalidError, match="JSON values by name"):
+        train(fit, ["--rate", "1"])
+    with pytest.raises(InvalidError, match="missing a required argument: 'rate'"):
+        function_program(fit, {})
+    with pytest.raises(InvalidError, match="unexpected keyword argument 'speed'"):
+        function_program(fit, {"rate": 1, "speed": 2})
+    made: dict[str, object] = {}
+    exec("def made(): ...", made)
+    with pytest.raises(InvalidError, match="the source of made is not available"):
+        function_program(made["made"], {})  # type: ignore[arg-type]  # a function
+
+
+def test_modules_beside_the_script_travel_with_it(tmp_path: Path) -> None:
+    """The modules beside the script that it imports, directly or indirectly, are part of the program; other
+    files are not."""
+    files = {
+        "train.py": "import helper\nimport numpy\nfrom package import thing\n",
+        "helper.py": "from deeper import x\nimport train\n",
+        "deeper.py": "x = 1\n",
+        "other.py": "y = 1\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    program = read_script(tmp_path / "train.py")
+
+    assert program.main == "train.py"
+    assert set(program.files) == {"train.py", "helper.py", "deeper.py"}
+
+
+def test_a_script_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """The message names the file."""
+    (tmp_path / "large.py").write_text("#" * (MAX_BYTES + 1))
+    (tmp_path / "latin.py").write_bytes(b"x = '\xe9'")
+    for name, message in (("missing.py", "missing.py"), ("large.py", "large.py"), ("latin.py", "latin.py")):
+        with pytest.raises(InvalidError, match=message):
+            read_script(tmp_path / name)

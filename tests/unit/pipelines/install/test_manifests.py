@@ -1,0 +1,381 @@
+"""Laws of every installation."""
+
+import functools
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.jobs.elastic_job import pods
+from edl_workflows.core.jobs.kinds import KINDS
+from edl_workflows.core.kubernetes import names
+from edl_workflows.pipelines.argo.agent import run as argo_agent
+from edl_workflows.pipelines.cli.services import crds
+from edl_workflows.pipelines.install import rbac, workloads
+from edl_workflows.pipelines.install.crds import render_yaml
+from edl_workflows.pipelines.install.manifests import PART_OF, installation_manifests
+from edl_workflows.pipelines.install.options import InstallOptions, InstallPart, PullPolicy
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.services.brain.monitor import NODE_METRICS, ClusterMonitor, MonitorOptions
+from edl_workflows.services.brain.store.store import BrainStore
+from tests.unit.services.brain import support
+
+sqlite_store = support.sqlite_store
+
+IMAGE = "registry.example/edl:1"
+
+OPTIONS = [
+    InstallOptions(image=IMAGE, jobs_namespace=jobs, pull_policy=policy, pull_secrets=secrets, parts=parts)
+    for jobs, policy, secrets, parts in itertools.product(
+        ("", "training"),
+        (None, PullPolicy.NEVER),
+        ((), ("a", "b")),
+        (frozenset[InstallPart](), frozenset(InstallPart)),
+    )
+]
+
+
+def described(options: InstallOptions) -> str:
+    """An id that is the same in each process, although the order of a set is not."""
+    parts = [options.jobs_namespace, options.pull_policy, *options.pull_secrets, *sorted(options.parts)]
+    return "-".join(part for part in parts if part) or "plain"
+
+
+@functools.cache
+def _objects(options: InstallOptions) -> list[dict[str, Any]]:
+    """The objects of one installation, which are only read: to make their definitions takes 0.1 s."""
+    return installation_manifests(options)
+
+
+def of_kind(options: InstallOptions, kind: str) -> list[dict[str, Any]]:
+    return [one for one in _objects(options) if one["kind"] == kind]
+
+
+def rights(rules: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
+    """Each (group, resource, verb)."""
+    return {
+        (group, resource, verb)
+        for one in rules
+        for group in one["apiGroups"]
+        for resource in one["resources"]
+        for verb in one["verbs"]
+    }
+
+
+def _without_definitions(options: InstallOptions, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The definitions of our kinds are large and the same in all installations: only the first prints
+    them."""
+    return [one for one in objects if options is OPTIONS[0] or one["kind"] != "CustomResourceDefinition"]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=described)
+def test_text_is_the_objects(options: InstallOptions) -> None:
+    """The printed YAML contains exactly the objects, is reproducible, has each name once, and has no
+    anchors."""
+    objects = _objects(options)
+    text = render_yaml(_without_definitions(options, objects))
+
+    assert list(yaml.load_all(text, yaml.CSafeLoader)) == _without_definitions(options, objects)
+    assert render_yaml(_without_definitions(options, installation_manifests(options))) == text
+    assert "&id" not in text
+    keys = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects]
+    assert len(set(keys)) == len(keys)
+    assert all(one["metadata"]["labels"].items() >= PART_OF.items() for one in objects)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=described)
+def test_what_is_named_is_there(options: InstallOptions) -> None:
+    """Roles come before their bindings, and accounts, configurations and namespaces before the objects that
+    use them."""
+    seen: set[tuple[str, str, str]] = set()
+    for one in _objects(options):
+        namespace = one["metadata"].get("namespace", "")
+        if namespace == options.namespace:
+            assert ("Namespace", "", namespace) in seen
+        if "roleRef" in one:
+            where = namespace if one["roleRef"]["kind"] == "Role" else ""
+            assert (one["roleRef"]["kind"], where, one["roleRef"]["name"]) in seen
+            accounts = {("ServiceAccount", s["namespace"], s["name"]) for s in one["subjects"]}
+            assert accounts <= seen
+        if one["kind"] == "Deployment":
+            pod = one["spec"]["template"]["spec"]
+            assert ("ServiceAccount", namespace, pod["serviceAccountName"]) in seen
+            volumes = pod.get("volumes", [])
+            configs = {v["configMap"]["name"] for v in volumes if "configMap" in v}
+            claims = {
+                v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v
+            }
+            assert {("ConfigMap", namespace, name) for name in configs} <= seen
+            assert {("PersistentVolumeClaim", namespace, name) for name in claims} <= seen
+        seen.add((one["kind"], namespace, one["metadata"]["name"]))
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=described)
+def test_services_policies_and_budgets_select_the_pods(options: InstallOptions) -> None:
+    """The Service, the NetworkPolicy and the budget of each Deployment select its pods, with the right
+    port."""
+    deployments = of_kind(options, "Deployment")
+    assert len(deployments) == 1 + len(options.parts)
+    for one in deployments:
+        labels = one["spec"]["template"]["metadata"]["labels"]
+        container = one["spec"]["template"]["spec"]["containers"][0]
+        budgets = of_kind(options, "PodDisruptionBudget")
+        policies = of_kind(options, "NetworkPolicy")
+        services = [
+            service
+            for service in of_kind(options, "Service")
+            if service["spec"]["selector"] == labels and service["metadata"]["name"].endswith("-metrics")
+        ]
+        assert labels == one["spec"]["selector"]["matchLabels"]
+        assert sum(b["spec"]["selector"]["matchLabels"] == labels for b in budgets) == 1
+        policy = next(p for p in policies if p["spec"]["podSelector"]["matchLabels"] == labels)
+        port = container["ports"][0]["containerPort"]
+        assert [s["spec"]["ports"][0]["targetPort"] for s in services] == [container["ports"][0]["name"]]
+        assert [p["port"] for p in policy["spec"]["ingress"][0]["ports"]] == [port]
+        assert container["command"][-1] == str(port)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=described)
+def test_who_makes_a_masters_role_has_its_rights(options: InstallOptions) -> None:
+    """Kubernetes lets no identity grant permissions that it lacks, so the controller's role includes those of
+    every master."""
+    role = next(
+        r
+        for kind in ("ClusterRole", "Role")
+        for r in of_kind(options, kind)
+        if r["metadata"]["name"] == names.CONTROLLER
+    )
+
+    assert rights(pods.master_rules("any")) <= rights(role["rules"])
+    assert all("resourceNames" not in rule for rule in role["rules"])
+
+
+def test_the_autoscaler_gets_what_it_needs() -> None:
+    """With the autoscaler, the controller gets its option and permissions to patch TrainingJobs and to read
+    nodes. It is rejected for a single namespace."""
+    plain, scaled = (
+        InstallOptions(image=IMAGE, kinds=("TrainingJob",), autoscaler=on) for on in (False, True)
+    )
+    more = _controllers(scaled) - _controllers(plain)
+    command = of_kind(scaled, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0]["command"]
+
+    assert more == {
+        ("paddlepaddle.org", "trainingjobs", "patch"),
+        ("", "nodes", "list"),
+        ("", "nodes", "watch"),
+    }
+    assert "--autoscaler" in command
+    with pytest.raises(InvalidError, match="whole cluster"):
+        InstallOptions(image=IMAGE, jobs_namespace="training", autoscaler=True)
+
+
+def test_an_elastic_job_is_changed_by_plans_alone() -> None:
+    """The autoscaler may not update ElasticJobs; the controller's permission to create plans is needed by its
+    masters anyway."""
+    job_kinds = InstallOptions(image=IMAGE, kinds=("ElasticJob", "ScalePlan"), autoscaler=True).job_kinds
+    ours = {one for one in rights(rbac.autoscaler_rules(job_kinds)) if one[0]}
+
+    assert ours == {(names.GROUP, "elasticjobs", "get"), (names.GROUP, "scaleplans", "create")}
+
+
+def _controllers(options: InstallOptions) -> set[tuple[str, str, str]]:
+    roles = of_kind(options, "ClusterRole")
+    return rights(next(r["rules"] for r in roles if r["metadata"]["name"] == names.CONTROLLER))
+
+
+def test_one_namespace_gets_no_rights_in_others() -> None:
+    """With a single namespace for jobs, no component has cluster-wide permissions."""
+    options = InstallOptions(image=IMAGE, jobs_namespace="training", parts=frozenset(InstallPart))
+
+    assert not of_kind(options, "ClusterRoleBinding")
+    assert {role["metadata"]["namespace"] for role in of_kind(options, "Role")} == {"training", "edl-system"}
+
+
+@pytest.mark.parametrize("name", [rbac.VIEWER, rbac.PIPELINE, rbac.TRIGGERER])
+def test_roles_of_people_touch_no_pods_secrets_or_roles(name: str) -> None:
+    """Users who run pipelines may change jobs and plans, read logs, and create the ConfigMaps of their
+    programs, and nothing else."""
+    role = next(r for r in of_kind(OPTIONS[0], "ClusterRole") if r["metadata"]["name"] == name)
+    ours = {(kind.source.api.group, kind.source.api.plural) for kind in KINDS}
+    others = {one for one in rights(role["rules"]) if one[:2] not in ours}
+
+    logs = {("", "pods", "list"), ("", "pods/log", "get")}
+    assert others <= {*logs, ("", "configmaps", "get"), ("", "configmaps", "create")}
+    assert {one[1] for one in rights(role["rules"]) if "/" in one[1]} <= {"pods/log"}
+
+
+def test_a_changed_master_template_makes_new_pods() -> None:
+    """The controller reads its configuration at the start, so a change of it changes the pod template."""
+    plain, other = (
+        of_kind(InstallOptions(image=IMAGE, pull_secrets=secrets), "Deployment")[0]
+        for secrets in ((), ("registry",))
+    )
+    marks = [one["spec"]["template"]["metadata"]["annotations"]["checksum/config"] for one in (plain, other)]
+
+    assert marks[0] != marks[1]
+
+
+def test_masters_get_the_images_pull_settings() -> None:
+    """The Secret of a private registry and the pull policy are the same for masters and the controller."""
+    options = InstallOptions(image=IMAGE, pull_policy=PullPolicy.NEVER, pull_secrets=("registry",))
+    config = of_kind(options, "ConfigMap")[0]["data"][workloads.MASTER_TEMPLATE]
+    master = yaml.safe_load(config)["spec"]
+    controller = of_kind(options, "Deployment")[0]["spec"]["template"]["spec"]
+
+    for spec in (master, controller):
+        assert spec["imagePullSecrets"] == [{"name": "registry"}]
+        assert spec["containers"][0]["imagePullPolicy"] == "Never"
+
+
+def test_definitions_are_those_that_crds_prints() -> None:
+    """`edl install` and `edl crds print` give the same definitions, except for the label of the
+    installation."""
+    installed = of_kind(OPTIONS[0], "CustomResourceDefinition")
+    printed = [yaml.load(text, yaml.CSafeLoader) for _, text in crds.read_definitions()]
+    for one in printed:
+        one["metadata"]["labels"] = PART_OF | one["metadata"].get("labels", {})
+
+    assert sorted(installed, key=lambda c: str(c["metadata"]["name"])) == printed
+
+
+def test_the_di_server_is_where_jobs_look_for_it() -> None:
+    """Programs get the address of its Service from the controller. It reads no Secrets, and only pods of jobs
+    may call it."""
+    objects = installation_manifests(InstallOptions(image=IMAGE, parts=frozenset({InstallPart.DI_SERVER})))
+    controller, server = (one for one in objects if one["kind"] == "Deployment")
+    command = controller["spec"]["template"]["spec"]["containers"][0]["command"]
+    service = next(o for o in objects if o["kind"] == "Service" and o["metadata"]["name"] == names.DI_SERVER)
+    port = service["spec"]["ports"][0]["port"]
+    address = f"http://{names.DI_SERVER}.{service['metadata']['namespace']}.svc:{port}"
+    assert command[command.index("--di-server-url") + 1] == address
+    assert service["spec"]["selector"].items() <= server["spec"]["template"]["metadata"]["labels"].items()
+    assert {one[1] for one in rights(rbac.di_server_rules())} == {"dijobs", "dijobs/status", "pods"}
+    policy = next(
+        o for o in objects if o["kind"] == "NetworkPolicy" and o["metadata"]["name"] == names.DI_SERVER
+    )
+    api = policy["spec"]["ingress"][1]
+    assert [p["port"] for p in api["ports"]] == [port]
+    assert api["from"][0]["podSelector"]["matchLabels"] == {"diengine/operator": "di-operator"}
+
+
+def brain(**options: Any) -> tuple[InstallOptions, dict[str, Any], dict[str, Any]]:
+    """An installation with the Brain: all objects, the pod spec of its Deployment, and its container."""
+    made = InstallOptions(image=IMAGE, parts=frozenset({InstallPart.BRAIN}), **options)
+    found = next(o for o in of_kind(made, "Deployment") if o["metadata"]["name"] == names.BRAIN)
+    container = found["spec"]["template"]["spec"]["containers"][0]
+    return made, found["spec"], container
+
+
+def test_brain_is_where_masters_look_for_it() -> None:
+    """Brain's Service leads to its API, which the masters' pods of all namespaces may call. The tokens come
+    from the Secret `edl-brain`."""
+    options, spec, container = brain()
+    service = next(o for o in of_kind(options, "Service") if o["metadata"]["name"] == names.BRAIN)
+    policy = next(o for o in of_kind(options, "NetworkPolicy") if o["metadata"]["name"] == names.BRAIN)
+    api = policy["spec"]["ingress"][1]
+
+    assert service["spec"]["ports"] == [{"name": "api", "port": names.BRAIN_PORT, "targetPort": "api"}]
+    assert {"name": "api", "containerPort": names.BRAIN_PORT} in container["ports"]
+    assert [port["port"] for port in api["ports"]] == [names.BRAIN_PORT]
+    assert api["from"][0]["podSelector"]["matchLabels"] == {names.REPLICA_TYPE_LABEL: names.MASTER_TYPE}
+    command = container["command"]
+    folder, _, file = command[command.index("--tokens-file") + 1].rpartition("/")
+    mount = next(one for one in container["volumeMounts"] if one["mountPath"] == folder)
+    volume = next(one for one in spec["template"]["spec"]["volumes"] if one["name"] == mount["name"])
+    assert volume["secret"] == {"secretName": names.BRAIN}
+    assert file == workloads.BRAIN_TOKENS
+    assert mount["readOnly"]
+
+
+def test_brain_keeps_its_store_on_a_volume() -> None:
+    """Brain's database is on a volume claim that its user may write to, and two Brains never run on it."""
+    options, spec, container = brain()
+    (claim,) = of_kind(options, "PersistentVolumeClaim")
+    (mount,) = (one for one in container["volumeMounts"] if not one["readOnly"])
+    (url,) = (one["value"] for one in container["env"] if one["name"] == names.ENV_BRAIN_DATABASE_URL)
+
+    assert claim["metadata"]["name"] == names.BRAIN
+    assert url == f"sqlite:///{mount['mountPath']}/brain.db"
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert spec["template"]["spec"]["securityContext"]["fsGroup"] > 0
+
+
+def test_brain_reads_a_database_s_url_from_a_secret() -> None:
+    """With PostgreSQL there is no volume, and no manifest contains the password."""
+    options, _, container = brain(brain_database_secret="postgres")
+    (variable,) = container["env"]
+
+    assert not of_kind(options, "PersistentVolumeClaim")
+    assert variable == {
+        "name": names.ENV_BRAIN_DATABASE_URL,
+        "valueFrom": {"secretKeyRef": {"name": "postgres", "key": "url"}},
+    }
+    assert all(mount["readOnly"] for mount in container["volumeMounts"])
+
+
+def test_brain_has_the_rights_that_its_monitor_needs(sqlite_store: BrainStore, tmp_path: Path) -> None:
+    """Brain may list and watch what the monitor's informers do, and list the metrics of nodes. In an
+    installation for a single namespace there is no monitor, and the pod has no token for the API server."""
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": {}}],
+        "current-context": "c",
+    }
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    cluster = Cluster.from_kubeconfig(tmp_path / "kubeconfig")
+    monitor = ClusterMonitor(cluster, sqlite_store, MonitorOptions())
+    watched = {(one.scope.resource.group, one.scope.resource.plural) for one in monitor._informers}
+    expected = {(*one, verb) for one in watched for verb in ("list", "watch")}
+    expected.add((NODE_METRICS.group, NODE_METRICS.plural, "list"))
+    _, spec, container = brain()
+    assert rights(rbac.brain_rules()) == expected
+    assert container["command"].count("--monitor") == spec["template"]["spec"]["automountServiceAccountToken"]
+
+    options, spec, container = brain(jobs_namespace="training")
+    assert "--monitor" not in container["command"]
+    assert not spec["template"]["spec"]["automountServiceAccountToken"]
+    assert not [role for role in of_kind(options, "Role") if role["metadata"]["name"] == names.BRAIN]
+
+
+def test_nodes_are_read_where_all_namespaces_are_served() -> None:
+    """A controller that places preemptible jobs may read nodes; in an installation without DIJobs or for a
+    single namespace, no component may."""
+
+    def reads_nodes(**options: Any) -> bool:
+        roles = of_kind(InstallOptions(image=IMAGE, **options), "ClusterRole")
+        return any(("", "nodes", "list") in rights(role["rules"]) for role in roles)
+
+    assert reads_nodes()
+    assert not reads_nodes(kinds=("TFJob",))
+    assert not reads_nodes(jobs_namespace="training")
+
+
+def test_the_agent_has_its_lease() -> None:
+    """The Lease that the agent asks for is the one that its role allows."""
+    assert argo_agent.LEASE == rbac.ARGO_AGENT
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"image": ""}, "image ''"),
+        ({"image": "a b"}, "image 'a b'"),
+        ({"namespace": ""}, "namespace ''"),
+        ({"namespace": "Edl"}, "namespace 'Edl'"),
+        ({"jobs_namespace": "a.b"}, "jobs namespace 'a.b'"),
+        ({"jobs_namespace": "edl-system"}, "the controller's own namespace"),
+        ({"replicas": 0}, "0 replicas"),
+        ({"pull_secrets": ("a/b",)}, "pull secret 'a/b'"),
+        ({"parts": {InstallPart.BRAIN}, "brain_database_secret": "A"}, "brain database secret 'A'"),
+        ({"brain_database_secret": "a"}, "--with brain"),
+        ({"parts": {InstallPart.BRAIN}, "kinds": ("TFJob",)}, "Brain is for ElasticJobs"),
+    ],
+)
+def test_wrong_options_are_refused(wrong: dict[str, Any], complaint: str) -> None:
+    """A value that no cluster would accept is rejected with its name."""
+    with pytest.raises(InvalidError, match=complaint):
+        InstallOptions(**({"image": IMAGE} | wrong))

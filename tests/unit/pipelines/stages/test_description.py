@@ -1,0 +1,117 @@
+"""The descriptions of the stages, and what the drivers make of them. These lists break when a new stage lacks
+a part."""
+
+import inspect
+from importlib import import_module
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseOperator
+
+from edl_workflows.get_provider_info import get_provider_info
+from edl_workflows.operators.base import CLUSTER_FIELDS, ClusterTask, StageOperator, StageTask
+from edl_workflows.pipelines.argo.templates import step_fields, steps
+from edl_workflows.pipelines.cli.root import COMMANDS
+from edl_workflows.pipelines.stages.catalog import STAGES
+from edl_workflows.pipelines.stages.description import StageSpec
+
+pytestmark = pytest.mark.filterwarnings("ignore:::(?!edl_workflows)")
+
+SET_BY_DRIVERS = {"namespace", "owner", "manifest", "hint", "program"}
+"""Fields that no user gives as such: drivers know them, or make them of something else."""
+WITHOUT_COMMAND = {"wait-plan", "collect", "cancel", "plan-scale", "apply-plan"}
+"""Stages of pipelines only. `edl plan` shows a plan in its own way."""
+OPERATORS: list[type[Any]] = [
+    found
+    for group in ("operators", "sensors")
+    for entry in get_provider_info()[group]
+    for module in map(import_module, entry["python-modules"])
+    for name, found in vars(module).items()
+    if inspect.isclass(found)
+    and issubclass(found, StageTask)
+    and found.__module__ == module.__name__
+    and not name.startswith("_")
+    and hasattr(found, "stage_name")
+]
+EACH_STAGE = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+
+
+@EACH_STAGE
+def test_every_field_says_what_it_means(stage: StageSpec[Any]) -> None:
+    """A field is offered to users with a help text, or set by the drivers."""
+    offered = {field.name: field.argument.help for field in stage.fields()}
+
+    assert set(stage.request.model_fields) <= set(offered) | SET_BY_DRIVERS
+    cut = {name: text for name, text in offered.items() if not text.endswith((".", "}"))}
+    assert not cut, "a help text is sentences, with a full stop"
+    assert stage.summary.endswith("."), "the summary is sentences, with a full stop"
+
+
+@EACH_STAGE
+def test_every_stage_has_a_command_or_is_for_pipelines(stage: StageSpec[Any]) -> None:
+    """A new stage needs a row in `cli.root.COMMANDS`, or one in `WITHOUT_COMMAND`."""
+    commands = {row.name for row in COMMANDS}
+
+    assert (stage.name in commands) is (stage.name not in WITHOUT_COMMAND), (
+        f"{stage.name} needs a row in COMMANDS of edl_workflows/pipelines/cli/root.py, or one in "
+        "WITHOUT_COMMAND here"
+    )
+
+
+@EACH_STAGE
+def test_every_stage_has_a_step(stage: StageSpec[Any]) -> None:
+    """The inputs of a stage's Argo step are those of its description, and a time-out with a default."""
+    step = steps.step_of(stage.name)
+    names = [given.name for given in step.inputs]
+
+    assert step.stage == stage.name
+    assert names[-1] == "timeout"
+    assert step.inputs[-1].default
+    if stage.name != "submit":  # its manifest is made of the input spec
+        assert set(names[:-1]) == {given.name for given in step_fields.inputs_of(stage).values()}
+
+
+@EACH_STAGE
+def test_every_stage_has_an_operator_or_a_sensor(stage: StageSpec[Any]) -> None:
+    """Each stage has an operator or a sensor, except ``collect``, whose outputs a sensor returns."""
+    assert stage.name == "collect" or any(found.stage_name == stage.name for found in OPERATORS), (
+        f"{stage.name} needs an operator with this stage_name in operators/"
+    )
+
+
+@pytest.mark.parametrize("found", OPERATORS, ids=lambda found: found.__name__)
+def test_operators_take_the_fields_of_their_stage(found: type[BaseOperator]) -> None:
+    """An operator's arguments and template fields are those of the description, with the same defaults."""
+    (stage,) = (stage for stage in STAGES if stage.name == vars_of(found)["stage_name"])
+    given = arguments_of(found)
+    described = {field.argument.operator or field.name: field for field in stage.fields()}
+    templated = {name for name, field in described.items() if field.argument.templated}
+    made = {"manifest"} if stage.name == "submit" else set()
+    # How long the job may be queued, and what the task's log shows.
+    waits = {"submit": {"queue_timeout", "logs", "log_tail_lines"}, "wait": {"queue_timeout"}}
+    waiting = waits.get(stage.name, set())
+
+    assert set(given) == set(described) | made | waiting
+    assert set(found.template_fields) == templated | made | set(CLUSTER_FIELDS)
+    for name, field in described.items():
+        default = given[name].default
+        if default is not inspect.Parameter.empty and default is not None:
+            assert default == field.default, name
+
+
+def vars_of(found: type[Any]) -> dict[str, Any]:
+    """The attributes of a class and its bases; a subclass's win."""
+    return {key: value for base in reversed(found.__mro__) for key, value in vars(base).items()}
+
+
+def arguments_of(found: type[Any]) -> dict[str, inspect.Parameter]:
+    """The arguments that a class and its own bases add to those of all operators and sensors."""
+    return {
+        name: parameter
+        for base in reversed(found.__mro__)
+        if issubclass(base, ClusterTask)
+        and base not in (ClusterTask, StageTask, StageOperator)
+        and "__init__" in vars(base)
+        for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items()
+        if name not in ("self", "kwargs", "task_id")
+    }
