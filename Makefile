@@ -36,7 +36,7 @@ BED := $(BIN)/python -m tests.cluster.bed
 # every module that it imports: TensorFlow's import takes 9.5 s of CPU instead of 4.0, Airflow's 5.7 instead of 2.1.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-e2e test-torch test-gpu test-airflow-versions test-airflow-quick test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce bench-torch kill-schedules fuzz constraints changelog image clean
+.PHONY: help demo test test-all test-e2e test-torch test-gpu test-airflow-versions test-airflow-quick test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site generate golden check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce bench-torch kill-schedules fuzz constraints changelog image clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -116,8 +116,9 @@ lint: $(READY)  ## ruff, import contracts, generated files
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	$(BIN)/python -m edl_workflows.pipelines.install.crds --check
+	$(BIN)/python -m edl_workflows.airflow.stage_operators --check
 
-style: $(READY)  ## Figures of the code's form: sizes, shared names, long lines
+style: $(READY)  ## Figures of the code's form: sizes, names, long lines; fails if a limit is broken
 	$(BIN)/python -m tests.style
 
 format: $(READY)  ## Format and fix with ruff
@@ -130,6 +131,14 @@ type: $(READY)  ## mypy, strict, over package, DAGs and tests
 
 docs: $(READY)  ## Write the generated reference pages
 	$(BIN)/python docs/generate.py --write
+
+generate: $(READY)  ## Write all generated files: definitions of the kinds, operators of the stages, reference pages
+	$(BIN)/python -m edl_workflows.pipelines.install.crds --write
+	$(BIN)/python -m edl_workflows.airflow.stage_operators --write
+	$(BIN)/python docs/generate.py --write
+
+golden: $(READY)  ## Write the golden files anew; read their diff
+	$(PYTEST) tests/golden tests/argo/test_golden.py --update-golden
 
 docs-site: $(DOCS_READY)  ## Build the documentation as a site in site/; dead links and missing pages are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
@@ -185,7 +194,7 @@ bench-cluster: $(READY)  ## On a real cluster: waiting steps, starts, 1,000 jobs
 bench-mixed: $(READY)  ## On a real API server: 1,000 jobs of all kinds; requests a job beside ElasticJob's (root, Go)
 	$(BIN)/python -m tests.benchmarks.bench_mixed
 
-bench-scaling: $(READY)  ## Scaling algorithms: the fulfilment planner, Pollux, Paddle's experiment, and with DATA=… the Pollux workloads (minutes)
+bench-scaling: $(READY)  ## Scaling algorithms: the fulfilment algorithm, Pollux, Paddle's experiment, and with DATA=… the Pollux workloads (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.bench_fulfilment
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.bench_pollux
 	$(BIN)/python -m tests.benchmarks.bench_paddle

@@ -1,11 +1,11 @@
-"""Train with workers that sum their gradients, let two more workers join during the training, and evaluate
-the model.
+"""Train with workers that sum their gradients, let two more workers join during the
+training, and evaluate the model.
 
-The global batch size is fixed at the size for the largest number of workers, so the model does not depend on
-when workers join.
+The global batch size is fixed at the size for the largest number of workers, so the
+model does not depend on when workers join.
 
-It needs a Kubernetes connection ``kubernetes_default``; the Airflow variables are those of
-``example_elastic_training``.
+It needs a Kubernetes connection ``kubernetes_default``; the Airflow variables are those
+of ``example_elastic_training``.
 """
 
 import json
@@ -14,7 +14,7 @@ from datetime import timedelta
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, Param
 
-from edl_workflows.airflow.task_groups import elastic_job
+from edl_workflows.airflow import elastic_job
 
 with DAG(
     "example_collective_training",
@@ -24,7 +24,9 @@ with DAG(
     tags=["example", "edl-workflows"],
     default_args={"retries": 1, "retry_delay": timedelta(seconds=10)},
     params={
-        "program": Param("train_digits_allreduce.py", type="string", description="the training program"),
+        "program": Param(
+            "train_digits_allreduce.py", type="string", description="the training program"
+        ),
         "workers": Param(1, type="integer", minimum=1, description="workers at the beginning"),
         "max_workers": Param(4, type="integer", minimum=3, description="mini-batches of a step"),
         "epochs": Param(100, type="integer", minimum=1, description="how often all data is seen"),
@@ -51,11 +53,13 @@ with DAG(
 
     evaluate = BashOperator(
         task_id="evaluate",
-        # What a job reports reaches the shell as variables, never as a part of the command's text.
+        # What a job reports reaches the shell as variables, never as a part of the
+        # command's text.
         bash_command='"$PYTHON" "$PROGRAM" --checkpoint-dir="$(dirname -- "$CHECKPOINT")"',
         env={
             "PYTHON": "{{ var.value.get('edl_python', 'python') }}",
-            "PROGRAM": "{{ var.value.get('edl_training_dir', dag.folder ~ '/training') }}/evaluate_digits.py",
+            "PROGRAM": "{{ var.value.get('edl_training_dir', dag.folder ~ '/training') }}"
+            "/evaluate_digits.py",
             "CHECKPOINT": "{{ ti.xcom_pull('trained')['checkpoint']['uri'] }}",
         },
         append_env=True,

@@ -1,13 +1,15 @@
-"""Train an agent with a DIJob, add collectors while it learns, and wait for the end of the job.
+"""Train an agent with a DIJob, add collectors while it learns, and wait for the end of
+the job.
 
-It needs a Kubernetes connection ``kubernetes_default`` and the image of ``manifests/dijob-cliff.yaml``.
+It needs a Kubernetes connection ``kubernetes_default`` and the image of
+``manifests/dijob-cliff.yaml``.
 """
 
 from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from edl_workflows.airflow.task_groups import elastic_job
+from edl_workflows.airflow import elastic_job
 
 with DAG(
     "example_di_job",

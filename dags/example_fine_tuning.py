@@ -1,13 +1,14 @@
 """Fine-tune a published PyTorch model with new data.
 
-The DAG runs when ``example_torch_training`` has published a model, and starts from the checkpoint that the
-asset event names. A manual run names a checkpoint in ``base``. The new data imitates a few digits read by
-another scanner: they are fainter, noisy, and one pixel further to the right. The body of the network learns
-slowly, its head fast. Workers train together, and may join and leave.
+The DAG runs when ``example_torch_training`` has published a model, and starts from the
+checkpoint that the asset event names. A manual run names a checkpoint in ``base``. The
+new data imitates a few digits read by another scanner: they are fainter, noisy, and one
+pixel further to the right. The body of the network learns slowly, its head fast.
+Workers train together, and may join and leave.
 
-It needs a Kubernetes connection ``kubernetes_default``. Airflow variables, all optional: ``edl_work_dir``
-(folder for checkpoints, which all pods share), ``edl_python`` (Python of the training containers, with
-PyTorch), ``edl_image``.
+It needs a Kubernetes connection ``kubernetes_default``. Airflow variables, all
+optional: ``edl_work_dir`` (folder for checkpoints, which all pods share),
+``edl_python`` (Python of the training containers, with PyTorch), ``edl_image``.
 """
 
 from datetime import timedelta
@@ -27,7 +28,9 @@ with DAG(
     tags=["example", "edl-workflows"],
     default_args={"retries": 1, "retry_delay": timedelta(seconds=10)},
     params={
-        "base": Param("", type="string", description="checkpoint to start from; empty: the published one"),
+        "base": Param(
+            "", type="string", description="checkpoint to start from; empty: the published one"
+        ),
         "workers": Param(2, type="integer", minimum=1, description="workers at the beginning"),
     },
 ):
@@ -37,7 +40,9 @@ with DAG(
         """The checkpoint to fine-tune."""
         published = [event.extra["checkpoint"] for event in triggering_asset_events.get(BASE, ())]
         if not (params["base"] or published):
-            raise AirflowFailException("name a checkpoint in `base`, or run example_torch_training first")
+            raise AirflowFailException(
+                "name a checkpoint in `base`, or run example_torch_training first"
+            )
         return str(params["base"] or published[-1])
 
     # [END howto_base_model]
@@ -47,26 +52,24 @@ with DAG(
         max_workers=4,
         image="{{ var.value.get('edl_image', 'edl-workflows:latest') }}",
         python="{{ var.value.get('edl_python', 'python') }}",
-        checkpoints="{{ var.value.get('edl_work_dir', '/tmp/edl-workflows') }}/{{ dag.dag_id }}"
-        "/{{ run_id | replace(':', '-') | replace('+', '-') }}",
+        checkpoints="{{ var.value.get('edl_work_dir', '/tmp/edl-workflows') }}"
+        "/{{ dag.dag_id }}/{{ run_id | replace(':', '-') | replace('+', '-') }}",
         completion_timeout=timedelta(hours=1),
     )
     def fine_tune(base: str, epochs: int) -> dict[str, float]:
-        """Fine-tune the model. Return the accuracy on held-out digits of the new scanner, before and after
-        the tuning."""
+        """Fine-tune the model. Return the accuracy on held-out digits of the new
+        scanner, before and after the tuning."""
         import torch
         from sklearn.datasets import load_digits
 
-        from edl_workflows.core.protocol.cluster import CheckpointRef
-        from edl_workflows.training import connect, open_store
-        from edl_workflows.training.checkpoints.tensor_parts import load_checkpoint
+        from edl_workflows.training import connect, open_model
         from edl_workflows.training.frameworks.torch_collective import (
             Dataset,
             TorchModel,
             TrainingOptions,
+            from_saved_state,
             training,
         )
-        from edl_workflows.training.frameworks.torch_state import from_saved_state
 
         random = torch.Generator().manual_seed(1)
         bunch = load_digits()
@@ -77,9 +80,10 @@ with DAG(
         new, held_out = slice(0, 320), slice(320, None)
 
         # [START howto_fine_tuning]
-        store = open_store(base.rpartition("/")[0])
-        saved = load_checkpoint(store.local(CheckpointRef(uri=base, step=0))).tensors
-        model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+        saved = open_model(base).tensors
+        model = torch.nn.Sequential(
+            torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
+        )
         model.load_state_dict(from_saved_state(saved)["model"])
         body, head = model[0], model[2]
         optimizer = torch.optim.Adam(
@@ -101,16 +105,20 @@ with DAG(
         with training(job, lambda: parts, Dataset(320, 16, epochs), settings) as run:
             for mini_batches in run:
                 rows = [torch.tensor(list(batch)) for batch in mini_batches]
-                run.step([{"images": images[new][batch], "labels": labels[new][batch]} for batch in rows])
+                run.step(
+                    [{"images": images[new][batch], "labels": labels[new][batch]} for batch in rows]
+                )
         return {"before": before, "accuracy": accuracy()}
 
     @task(outlets=[TUNED])
     def publish(result: Any, checkpoint: Any, *, outlet_events: Any = None) -> dict[str, Any]:
         """Publish the tuned model if it is better than the model from which it was tuned."""
         if result["accuracy"] <= result["before"]:
-            raise AirflowFailException(f"fine-tuning did not help: {result}; the model is not published")
+            raise AirflowFailException(
+                f"fine-tuning did not help: {result}; the model is not published"
+            )
         outlet_events[TUNED].extra = {**result, "checkpoint": checkpoint["uri"]}
         return {**result, "checkpoint": checkpoint["uri"]}
 
-    tuned: Any = fine_tune(find_base(), epochs=40)  # type: ignore[arg-type]  # a result of Airflow's
+    tuned: Any = fine_tune(find_base(), epochs=40)
     publish(tuned["result"], tuned["checkpoint"])

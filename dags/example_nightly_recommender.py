@@ -1,14 +1,16 @@
-"""Train a recommender each night on the clicks of the day, publish it if it is not worse than the published
-model, and roll it back if it ranks users' later clicks worse.
+"""Train a recommender each night on the clicks of the day, publish it if it is not
+worse than the published model, and roll it back if it ranks users' later clicks worse.
 
-The newest event of the asset ``recommender_model`` names the published model: its checkpoint is in
-``extra["model"]``. Each night's training continues from that model. The gate compares the models on clicks
-with which neither was trained; the check after publication compares them on later clicks. The program uses
-NumPy, so that training takes only seconds.
+The newest event of the asset ``recommender_model`` names the published model: its
+checkpoint is in ``extra["model"]``. Each night's training continues from that model.
+The gate compares the models on clicks with which neither was trained; the check after
+publication compares them on later clicks. The program uses NumPy, so that training
+takes only seconds.
 
-It needs a Kubernetes connection ``kubernetes_default``. Airflow variables, all optional: ``edl_work_dir``
-(folder for clicks and checkpoints, which all pods and Airflow's workers share), ``edl_python`` (Python of the
-training containers), ``edl_image``.
+It needs a Kubernetes connection ``kubernetes_default``. Airflow variables, all
+optional: ``edl_work_dir`` (folder for clicks and checkpoints, which all pods and
+Airflow's workers share), ``edl_python`` (Python of the training containers),
+``edl_image``.
 """
 
 from datetime import timedelta
@@ -38,28 +40,30 @@ with DAG(
     tags=["example", "edl-workflows"],
     default_args={"retries": 1, "retry_delay": timedelta(seconds=10)},
     params={
-        "tolerance": Param(0.01, type="number", minimum=0, description="AUC that a new model may lose"),
+        "tolerance": Param(
+            0.01, type="number", minimum=0, description="AUC that a new model may lose"
+        ),
         "broken": Param(
             "nothing",
             enum=["nothing", "training", "day"],
-            description="what was recorded wrongly, to see the gate and the rollback: the clicks for "
-            "training, or all of the day",
+            description="what was recorded wrongly, to see the gate and the rollback: "
+            "the clicks for training, or all of the day",
         ),
     },
 ):
 
     @task
     def export_clicks(path: str, seed: str, broken: str) -> str:
-        """In place of a real export of a day's clicks, write a CSV of user, item, and whether the item was
-        clicked. The last fifth is held out."""
+        """In place of a real export of a day's clicks, write a CSV of user, item, and
+        whether the item was clicked. The last fifth is held out."""
         import math
         import random
         from pathlib import Path
 
-        tastes = random.Random(0)  # noqa: S311 - they stay the same from day to day
+        tastes = random.Random(0)  # they stay the same from day to day
         likes = [[tastes.gauss(0, 1) for _ in range(4)] for _user in range(200)]
         items = [[tastes.gauss(0, 1) for _ in range(4)] for _item in range(100)]
-        day, lines, count = random.Random(seed), [], 20_000  # noqa: S311 - made-up data
+        day, lines, count = random.Random(seed), [], 20_000
         for number in range(count):
             user, item = day.randrange(200), day.randrange(100)
             score = sum(a * b for a, b in zip(likes[user], items[item], strict=True))
@@ -86,16 +90,18 @@ with DAG(
 
         import numpy as np
 
-        from edl_workflows.core.protocol.cluster import CheckpointRef
-        from edl_workflows.training import connect, open_store
+        from edl_workflows.training import CheckpointRef, connect, open_model, open_store
 
         data = np.loadtxt(clicks, delimiter=",", dtype=int)
         users, items, clicked = data[: len(data) * 4 // 5].T
         random = np.random.default_rng(0)
-        model = {name: random.normal(0, 0.3, (size, 8)) for name, size in (("users", 200), ("items", 100))}
+        model = {
+            name: random.normal(0, 0.3, (size, 8))
+            for name, size in (("users", 200), ("items", 100))
+        }
         if published:
-            base = open_store(published.rpartition("/")[0])
-            model = dict(np.load(base.local(CheckpointRef(uri=published, step=0)) / "model.npz"))
+            base = open_model(published)
+            model = dict(np.load(base.folder / "model.npz"))
         with connect() as job:
             store, step = open_store(job.checkpoint_dir), 0
 
@@ -106,11 +112,18 @@ with DAG(
                 return store.publish(step, write, position=job.data_position)
 
             job.wait_until_active()
-            if (found := job.start_from(store)) is not None:  # a worker was replaced, or the task retried
-                model, step = dict(np.load(store.local(found) / "model.npz")), found.step
+            # There is a checkpoint if a worker was replaced or the task is tried again.
+            if (checkpoint := job.start_from(store)) is not None:
+                model = dict(np.load(store.local(checkpoint) / "model.npz"))
+                step = checkpoint.step
             job.save_with(save, every_seconds=60)
             for batch in job.batches(
-                "clicks", size=len(users), batch_size=200, shard_size=4000, num_epochs=8, shuffle=True
+                "clicks",
+                size=len(users),
+                batch_size=200,
+                shard_size=4000,
+                num_epochs=8,
+                shuffle=True,
             ):
                 user, item = users[batch.indices], items[batch.indices]
                 u, i = model["users"][user], model["items"][item]
@@ -125,20 +138,20 @@ with DAG(
         """How well each model ranks held-out clicks: the area under the ROC curve."""
         import numpy as np
 
-        from edl_workflows.core.protocol.cluster import CheckpointRef
-        from edl_workflows.training import open_store
+        from edl_workflows.training import open_model
 
         data = np.loadtxt(clicks, delimiter=",", dtype=int)
         users, items, clicked = data[len(data) * 4 // 5 :].T
-        found = {}
+        areas = {}
         for name, uri in models.items():
-            store = open_store(uri.rpartition("/")[0])
-            model = np.load(store.local(CheckpointRef(uri=uri, step=0)) / "model.npz")
-            ranks = np.argsort(np.argsort((model["users"][users] * model["items"][items]).sum(axis=1))) + 1
+            saved = open_model(uri)
+            model = np.load(saved.folder / "model.npz")
+            scores = (model["users"][users] * model["items"][items]).sum(axis=1)
+            ranks = np.argsort(np.argsort(scores)) + 1
             ones = int(clicked.sum())
             area = ranks[clicked == 1].sum() - ones * (ones + 1) / 2
-            found[name] = float(area / (ones * (len(clicked) - ones)))
-        return found
+            areas[name] = float(area / (ones * (len(clicked) - ones)))
+        return areas
 
     @task
     def name_models(published: str, trained: dict[str, Any]) -> dict[str, str]:
@@ -149,13 +162,17 @@ with DAG(
     # [START howto_gate]
     @task(outlets=[MODEL])
     def publish(
-        models: dict[str, str], auc: dict[str, float], *, params: Any = None, outlet_events: Any = None
+        models: dict[str, str],
+        auc: dict[str, float],
+        *,
+        params: Any = None,
+        outlet_events: Any = None,
     ) -> None:
         """Publish the new model unless it is worse than the published one."""
         if auc["new"] < auc.get("published", 0.5) - params["tolerance"]:
             raise AirflowSkipException(
-                f"the published model stays: its AUC on held-out clicks is {auc.get('published', 0.5):.3f}, "
-                f"that of the new one {auc['new']:.3f}"
+                f"the published model stays: its AUC on held-out clicks is "
+                f"{auc.get('published', 0.5):.3f}, that of the new one {auc['new']:.3f}"
             )
         outlet_events[MODEL].extra = {"model": models["new"], "auc": auc["new"]}
 
@@ -164,7 +181,11 @@ with DAG(
     # [START howto_rollback]
     @task(outlets=[MODEL])
     def roll_back(
-        models: dict[str, str], auc: dict[str, float], *, params: Any = None, outlet_events: Any = None
+        models: dict[str, str],
+        auc: dict[str, float],
+        *,
+        params: Any = None,
+        outlet_events: Any = None,
     ) -> None:
         """Publish the former model again if it ranks better what users clicked since."""
         if "published" not in models or auc["new"] >= auc["published"] - params["tolerance"]:
@@ -175,16 +196,16 @@ with DAG(
 
     clicks = export_clicks(f"{FOLDER}/clicks.csv", "{{ run_id }}", "{{ params.broken }}")
     published = find_published()
-    trained: Any = train(clicks, published)  # type: ignore[arg-type]  # results of Airflow's
-    models = name_models(published, trained["checkpoint"])  # type: ignore[arg-type]
-    held_out: Any = judge(clicks, models)  # type: ignore[arg-type]
-    gate = publish(models, held_out["result"])  # type: ignore[arg-type]
+    trained: Any = train(clicks, published)
+    models = name_models(published, trained["checkpoint"])
+    held_out: Any = judge(clicks, models)
+    gate = publish(models, held_out["result"])
 
-    # In production, wait here for about an hour with a TimeDeltaSensor, until users have clicked on the new
-    # model's recommendations.
+    # In production, wait here for about an hour with a TimeDeltaSensor, until users
+    # have clicked on the new model's recommendations.
     later = export_clicks.override(task_id="export_later_clicks")(
         f"{FOLDER}/later.csv", "{{ run_id }} later", "nothing"
     )
-    live: Any = judge.override(task_id="judge_later")(later, models)  # type: ignore[arg-type]
+    live: Any = judge.override(task_id="judge_later")(later, models)
     gate >> later
-    roll_back(models, live["result"])  # type: ignore[arg-type]
+    roll_back(models, live["result"])

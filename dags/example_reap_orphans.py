@@ -1,16 +1,17 @@
-"""Cancel the jobs that tasks of this Airflow left behind: their worker or triggerer was killed, or their run
-was deleted.
+"""Cancel the jobs that tasks of this Airflow left behind: their worker or triggerer was
+killed, or their run was deleted.
 
-Every half hour the DAG checks the namespace of the connection ``kubernetes_default``. It only reports, in its
-log and its result, until the Airflow variable ``edl_reap_report_only`` is ``false``. It cancels nothing as
-long as the connection does not name this Airflow (``edl_installation``). The DAG is paused at first.
+Every half hour the DAG checks the namespace of the connection ``kubernetes_default``.
+It only reports, in its log and its result, until the Airflow variable
+``edl_reap_report_only`` is ``false``. It cancels nothing as long as the connection does
+not name this Airflow (``edl_installation``). The DAG is paused at first.
 """
 
 from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from edl_workflows.operators.reaper import ReapOrphanedJobsOperator
+from edl_workflows.operators import ReapOrphanedJobsOperator
 
 with DAG(
     "example_reap_orphans",

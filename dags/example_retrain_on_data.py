@@ -1,8 +1,10 @@
-"""Train again when there is a new model to challenge or new data to learn from, and compare the two models.
+"""Train again when there is a new model to challenge or new data to learn from, and
+compare the two models.
 
-The DAG runs after an event of the asset ``digits_model`` (which `example_elastic_training` emits) or of
-``digits_data``. Such a run has no logical date, so the job's name is derived from the run's id. The
-connection and the variables are those of `example_elastic_training`.
+The DAG runs after an event of the asset ``digits_model`` (which
+`example_elastic_training` emits) or of ``digits_data``. Such a run has no logical date,
+so the job's name is derived from the run's id. The connection and the variables are
+those of `example_elastic_training`.
 """
 
 import json
@@ -12,7 +14,7 @@ from typing import Any
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, Asset, Param, task
 
-from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
+from edl_workflows.operators import SubmitElasticJobOperator
 
 MODEL = Asset("digits_model", uri="edl://models/digits")
 DATA = Asset("digits_data", uri="edl://data/digits")
@@ -41,11 +43,13 @@ with DAG(
 
     evaluate = BashOperator(
         task_id="evaluate",
-        # What a job reports reaches the shell as variables, never as a part of the command's text.
+        # What a job reports reaches the shell as variables, never as a part of the
+        # command's text.
         bash_command='"$PYTHON" "$PROGRAM" --checkpoint-dir="$(dirname -- "$CHECKPOINT")"',
         env={
             "PYTHON": "{{ var.value.get('edl_python', 'python') }}",
-            "PROGRAM": "{{ var.value.get('edl_training_dir', dag.folder ~ '/training') }}/evaluate_digits.py",
+            "PROGRAM": "{{ var.value.get('edl_training_dir', dag.folder ~ '/training') }}"
+            "/evaluate_digits.py",
             "CHECKPOINT": "{{ ti.xcom_pull('retrain')['checkpoint']['uri'] }}",
         },
         append_env=True,
@@ -59,8 +63,12 @@ with DAG(
         """Compare the new model's accuracy with that of the model whose event caused this run."""
         reigning = [event.extra.get("accuracy") for event in triggering_asset_events.get(MODEL, ())]
         best = max((accuracy for accuracy in reigning if accuracy is not None), default=None)
-        result = {**metrics, "reigning_accuracy": best, "better": best is None or metrics["accuracy"] > best}
+        result = {
+            **metrics,
+            "reigning_accuracy": best,
+            "better": best is None or metrics["accuracy"] > best,
+        }
         outlet_events[CHALLENGER].extra = result
         return result
 
-    retrain >> evaluate >> compare(evaluate.output)  # type: ignore[arg-type]
+    retrain >> evaluate >> compare(evaluate.output)

@@ -1,10 +1,12 @@
-"""Run a training function with several learning rates at once, and determine the best model.
+"""Run a training function with several learning rates at once, and determine the best
+model.
 
-The function is the training program. Each rate gets an ElasticJob of its own, without a manifest and without
-an image that contains the program. Training takes only seconds, so it saves no checkpoints.
+The function is the training program. Each rate gets an ElasticJob of its own, without a
+manifest and without an image that contains the program. Training takes only seconds, so
+it saves no checkpoints.
 
-It needs a Kubernetes connection ``kubernetes_default``. Airflow variables, both optional: ``edl_python``
-(Python of the training containers), ``edl_image``.
+It needs a Kubernetes connection ``kubernetes_default``. Airflow variables, both
+optional: ``edl_python`` (Python of the training containers), ``edl_image``.
 """
 
 from datetime import timedelta
@@ -19,7 +21,9 @@ with DAG(
     doc_md=__doc__,
     tags=["example", "edl-workflows"],
     default_args={"retries": 1, "retry_delay": timedelta(seconds=10)},
-    params={"rates": Param([0.01, 0.1, 0.5], type="array", description="learning rates, a job for each")},
+    params={
+        "rates": Param([0.01, 0.1, 0.5], type="array", description="learning rates, a job for each")
+    },
 ):
 
     @task
@@ -45,7 +49,9 @@ with DAG(
         images, labels = data.data / 16.0, data.target
         weights = np.zeros((64, 10))
         with connect() as job:
-            batches = job.batches("digits", size=1437, batch_size=32, shard_size=479, num_epochs=epochs)
+            batches = job.batches(
+                "digits", size=1437, batch_size=32, shard_size=479, num_epochs=epochs
+            )
             for step, batch in enumerate(batches, 1):
                 x, y = images[batch.indices], labels[batch.indices]
                 likely = np.exp(x @ weights)

@@ -1,5 +1,5 @@
-"""Train with a TrainingJob of Paddle EDL and two trainers, add two more trainers during the training, and
-wait for the end of the job.
+"""Train with a TrainingJob of Paddle EDL and two trainers, add two more trainers during
+the training, and wait for the end of the job.
 
 It needs a Kubernetes connection ``kubernetes_default`` and the image of
 ``manifests/trainingjob-digits.yaml``.
@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from edl_workflows.airflow.task_groups import elastic_job
+from edl_workflows.airflow import elastic_job
 
 with DAG(
     "example_training_job",

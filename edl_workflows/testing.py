@@ -18,6 +18,8 @@ from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import CallPolicy, Cluster
 from edl_workflows.runtime.kube.resources import NAMESPACES
 
+__all__ = ["ApiServerProcess", "api_server", "free_port"]
+
 START_SECONDS = 240.0
 
 

@@ -9,23 +9,21 @@ from edl_workflows import import_on_use
 
 if TYPE_CHECKING:
     from edl_workflows.operators.di_job import SubmitDIJobOperator
-    from edl_workflows.operators.elastic_job import (
-        AutoscaleJobOperator,
-        CancelJobOperator,
-        DeleteElasticJobOperator,
-        ResumeElasticJobOperator,
-        SubmitElasticJobOperator,
-        SuspendElasticJobOperator,
-    )
+    from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
     from edl_workflows.operators.job import SubmitJobOperator
     from edl_workflows.operators.pytorch_job import SubmitPyTorchJobOperator
     from edl_workflows.operators.reaper import ReapOrphanedJobsOperator
-    from edl_workflows.operators.scale_plan import (
+    from edl_workflows.operators.stages import (
         ApplyPlanOperator,
-        CheckpointElasticJobOperator,
+        AutoscaleJobOperator,
+        CancelJobOperator,
+        CheckpointJobOperator,
+        DeleteJobOperator,
         MigrateParameterServersOperator,
         PlanScaleOperator,
-        ScaleElasticJobOperator,
+        ResumeJobOperator,
+        ScaleJobOperator,
+        SuspendJobOperator,
     )
     from edl_workflows.operators.tf_job import SubmitTFJobOperator
     from edl_workflows.operators.training_job import SubmitTrainingJobOperator
@@ -34,40 +32,30 @@ __all__ = [
     "ApplyPlanOperator",
     "AutoscaleJobOperator",
     "CancelJobOperator",
-    "CheckpointElasticJobOperator",
-    "DeleteElasticJobOperator",
+    "CheckpointJobOperator",
+    "DeleteJobOperator",
     "MigrateParameterServersOperator",
     "PlanScaleOperator",
     "ReapOrphanedJobsOperator",
-    "ResumeElasticJobOperator",
-    "ScaleElasticJobOperator",
+    "ResumeJobOperator",
+    "ScaleJobOperator",
     "SubmitDIJobOperator",
     "SubmitElasticJobOperator",
     "SubmitJobOperator",
     "SubmitPyTorchJobOperator",
     "SubmitTFJobOperator",
     "SubmitTrainingJobOperator",
-    "SuspendElasticJobOperator",
+    "SuspendJobOperator",
 ]
 
-_MODULES = {
-    "ApplyPlanOperator": "edl_workflows.operators.scale_plan",
-    "AutoscaleJobOperator": "edl_workflows.operators.elastic_job",
-    "CancelJobOperator": "edl_workflows.operators.elastic_job",
-    "CheckpointElasticJobOperator": "edl_workflows.operators.scale_plan",
-    "DeleteElasticJobOperator": "edl_workflows.operators.elastic_job",
-    "MigrateParameterServersOperator": "edl_workflows.operators.scale_plan",
-    "PlanScaleOperator": "edl_workflows.operators.scale_plan",
+_MODULES = dict.fromkeys(__all__, "edl_workflows.operators.stages") | {
     "ReapOrphanedJobsOperator": "edl_workflows.operators.reaper",
-    "ResumeElasticJobOperator": "edl_workflows.operators.elastic_job",
-    "ScaleElasticJobOperator": "edl_workflows.operators.scale_plan",
     "SubmitDIJobOperator": "edl_workflows.operators.di_job",
     "SubmitElasticJobOperator": "edl_workflows.operators.elastic_job",
     "SubmitJobOperator": "edl_workflows.operators.job",
     "SubmitPyTorchJobOperator": "edl_workflows.operators.pytorch_job",
     "SubmitTFJobOperator": "edl_workflows.operators.tf_job",
     "SubmitTrainingJobOperator": "edl_workflows.operators.training_job",
-    "SuspendElasticJobOperator": "edl_workflows.operators.elastic_job",
 }
 
 # In a development checkout, this folder is also on sys.path. Classes imported from there would be different

@@ -17,7 +17,6 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 
 from edl_workflows.airflow.hooks.airflow_versions import (
     DELIVERED,
-    AirflowException,
     AirflowFailException,
     AirflowTaskTimeout,
     TaskDeferralError,
@@ -28,7 +27,7 @@ from edl_workflows.airflow.hooks.airflow_versions import (
 from edl_workflows.airflow.hooks.errors import (
     AirflowStageSkipped,
     AirflowStageTimeoutError,
-    branch_name,
+    as_airflow,
     fail_for_good,
     raised_for_airflow,
     to_airflow,
@@ -328,12 +327,7 @@ class StageOperator(StageTask):
     def failure(self, error: EdlError) -> Exception:
         """The error as an Airflow exception. Objects that no later attempt will continue are cancelled
         first."""
-        exception = super().failure(error)
-        raised = (
-            exception
-            if isinstance(exception, AirflowException)
-            else to_airflow(branch_name(error), str(error))
-        )
+        raised = as_airflow(super().failure(error))
         over = isinstance(raised, JobFailedError | JobFinishedError | PlanFailedError | JobDisappearedError)
         no_retry = isinstance(raised, AirflowFailException) or self._last_attempt()
         if not over and (no_retry or isinstance(raised, StageTimeoutError)):

@@ -1,1 +1,1 @@
-"""What is made of a release beside the package itself."""
+"""What is made of a release beside the package itself, and files that are made of others' releases."""

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis.core
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from hypothesis.vendor.pretty import RepresentationPrinter
 
 from tests import leaks
 
@@ -45,6 +47,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         Path(argument.partition("::")[0]).resolve().is_relative_to(_CLUSTER) for argument in config.args
     )
     return None if named else True
+
+
+def pytest_runtest_setup() -> None:
+    """A failing Hypothesis example prints its values, also in a process that has imported schemathesis, which
+    replaces Hypothesis's printer by one that prints nothing."""
+    hypothesis.core.RepresentationPrinter = RepresentationPrinter  # type: ignore[attr-defined, misc]
 
 
 _DIFFERS_BY_PROCESS = re.compile(r"set\(\{| at 0x")

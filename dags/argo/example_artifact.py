@@ -1,10 +1,12 @@
-"""Train on the digits with checkpoints in an object store, and evaluate the newest checkpoint. The evaluating
-step gets it as an artifact, which Argo downloads from where the training saved it.
+"""Train on the digits with checkpoints in an object store, and evaluate the newest
+checkpoint. The evaluating step gets it as an artifact, which Argo downloads from where
+the training saved it.
 
-The store is the bucket of Argo's artifact repository. The training program reads the credentials from the
-Secret ``object-store``, for S3 ``AWS_ACCESS_KEY_ID`` and ``AWS_SECRET_ACCESS_KEY``; its image contains
-the package with the extra ``fsspec`` and the store's driver, ``s3fs``. The evaluating step needs neither the
-Secret nor these packages.
+The store is the bucket of Argo's artifact repository. The training program reads the
+credentials from the Secret ``object-store``, for S3 ``AWS_ACCESS_KEY_ID`` and
+``AWS_SECRET_ACCESS_KEY``; its image contains the package with the extra ``fsspec`` and
+the store's driver, ``s3fs``. The evaluating step needs neither the Secret nor these
+packages.
 
 ``python example_artifact.py [resource|plugin]`` prints the WorkflowTemplate.
 """
@@ -33,7 +35,8 @@ replicaSpecs:
             command:
               - {{workflow.parameters.python}}
               - -m
-              - edl_workflows.training
+              - edl_workflows
+              - agent
               - run
               - --
               - {{workflow.parameters.python}}
@@ -60,7 +63,9 @@ PARAMETERS = (
     Parameter(name="image", value="edl-workflows/digits:latest", description="image of all pods"),
     Parameter(name="python", value="python", description="interpreter in that image"),
     Parameter(
-        name="training-dir", value="/opt/training", description="folder with the programs, in that image"
+        name="training-dir",
+        value="/opt/training",
+        description="folder with the programs, in that image",
     ),
 )
 
@@ -82,8 +87,13 @@ def pipeline(waiting: WaitMode) -> WorkflowTemplate:
             command=["{{workflow.parameters.python}}"],
             args=["-c", EVALUATE, "/mnt/checkpoint/weights.npy"],
         )
-        with DAG(name="main", outputs=[*outputs_of("train"), Parameter(name="metrics", value_from=METRICS)]):
-            trained: Any = submit(name="train", arguments={"name": "{{workflow.name}}", "spec": SPEC})
+        with DAG(
+            name="main",
+            outputs=[*outputs_of("train"), Parameter(name="metrics", value_from=METRICS)],
+        ):
+            trained: Any = submit(
+                name="train", arguments={"name": "{{workflow.name}}", "spec": SPEC}
+            )
             checkpoint = saved_artifact("checkpoint", output(trained, "checkpoint-uri"))
             trained >> evaluate(arguments=[checkpoint])
             # [END howto_argo_artifact]
@@ -94,4 +104,4 @@ METRICS = models.ValueFrom(parameter="{{tasks.evaluate.outputs.result}}")
 
 if __name__ == "__main__":
     chosen: WaitMode = "plugin" if sys.argv[1:] == ["plugin"] else "resource"
-    print(to_yaml([to_manifest(pipeline(chosen))]), end="")  # noqa: T201 - its output
+    print(to_yaml([to_manifest(pipeline(chosen))]), end="")

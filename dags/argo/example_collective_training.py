@@ -1,10 +1,10 @@
 """Train with workers that sum their gradients, and let two more join while they train.
 
-The global batch size is fixed at the size for the largest number of workers, so the model does not depend on
-when workers join.
+The global batch size is fixed at the size for the largest number of workers, so the
+model does not depend on when workers join.
 
-``python example_collective_training.py [resource|plugin]`` prints the WorkflowTemplate. Its stages are those
-of the Airflow example of the same name, without the evaluation.
+``python example_collective_training.py [resource|plugin]`` prints the WorkflowTemplate.
+Its stages are those of the Airflow example of the same name, without the evaluation.
 """
 
 import sys
@@ -37,7 +37,8 @@ replicaSpecs:
             command:
               - python
               - -m
-              - edl_workflows.training
+              - edl_workflows
+              - agent
               - run
               - --
               - python
@@ -58,12 +59,22 @@ PARAMETERS = (
     Parameter(name="max-workers", value="4", description="mini-batches of a step"),
     Parameter(name="epochs", value="100", description="how often all data is seen"),
     Parameter(name="name", value="", description="the job's name; empty: made of the workflow's"),
-    Parameter(name="clean-up", value="delete", description="of a job left over: delete, suspend or keep"),
-    Parameter(name="image", value="edl-workflows/digits:latest", description="image of the workers"),
     Parameter(
-        name="training-dir", value="/opt/training", description="folder with the programs, in that image"
+        name="clean-up", value="delete", description="of a job left over: delete, suspend or keep"
     ),
-    Parameter(name="work-dir", value="/srv/edl-workflows", description="for checkpoints; all nodes share it"),
+    Parameter(
+        name="image", value="edl-workflows/digits:latest", description="image of the workers"
+    ),
+    Parameter(
+        name="training-dir",
+        value="/opt/training",
+        description="folder with the programs, in that image",
+    ),
+    Parameter(
+        name="work-dir",
+        value="/srv/edl-workflows",
+        description="for checkpoints; all nodes share it",
+    ),
 )
 
 
@@ -85,7 +96,8 @@ def pipeline(waiting: WaitMode) -> WorkflowTemplate:
             submitted: Any = submit(arguments={"name": workflows.JOB_NAME, "spec": SPEC})
             job = output(submitted, "name")
             running: Any = wait(
-                name="running", arguments={"name": job, "phases": "Running", "step": "50", "timeout": "10m"}
+                name="running",
+                arguments={"name": job, "phases": "Running", "step": "50", "timeout": "10m"},
             )
             scaled: Any = scale(
                 name="more-workers",
@@ -99,4 +111,4 @@ def pipeline(waiting: WaitMode) -> WorkflowTemplate:
 
 if __name__ == "__main__":
     chosen: WaitMode = "plugin" if sys.argv[1:] == ["plugin"] else "resource"
-    print(to_yaml([to_manifest(pipeline(chosen))]), end="")  # noqa: T201 - its output
+    print(to_yaml([to_manifest(pipeline(chosen))]), end="")

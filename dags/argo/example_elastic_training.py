@@ -1,12 +1,13 @@
-"""Train an elastic job, change it while it trains, evaluate what it learned, and publish the model if it is
-good enough.
+"""Train an elastic job, change it while it trains, evaluate what it learned, and
+publish the model if it is good enough.
 
-Training starts with 2 parameter servers and 1 worker. Then 2 workers join. Then one parameter server is
-replaced by one with more CPU, and a third one is added: the job saves a checkpoint, stops briefly, and
-restarts from the checkpoint. The model must pass a gate on held-out data.
+Training starts with 2 parameter servers and 1 worker. Then 2 workers join. Then one
+parameter server is replaced by one with more CPU, and a third one is added: the job
+saves a checkpoint, stops briefly, and restarts from the checkpoint. The model must pass
+a gate on held-out data.
 
-``python example_elastic_training.py [resource|plugin]`` prints the WorkflowTemplate. Its stages, inputs and
-outputs are those of the Airflow example of the same name.
+``python example_elastic_training.py [resource|plugin]`` prints the WorkflowTemplate.
+Its stages, inputs and outputs are those of the Airflow example of the same name.
 """
 
 import sys
@@ -19,7 +20,8 @@ from edl_workflows.pipelines.argo.templates.groups import output
 from edl_workflows.pipelines.argo.templates.serializer import to_manifest, to_yaml
 from edl_workflows.pipelines.argo.templates.step import WaitMode
 
-CHECKPOINTS = "{{workflow.parameters.work-dir}}/{{workflow.name}}"
+WORK = "{{workflow.parameters.work-dir}}"
+CHECKPOINTS = f"{WORK}/{{{{workflow.name}}}}"
 
 # Tags for numbers are not quoted, so that YAML reads the parameters' values as numbers.
 SPEC = f"""\
@@ -36,7 +38,8 @@ replicaSpecs:
             command:
               - {{{{workflow.parameters.python}}}}
               - -m
-              - edl_workflows.training
+              - edl_workflows
+              - agent
               - run
               - --
               - {{{{workflow.parameters.python}}}}
@@ -69,17 +72,29 @@ PARAMETERS = (
     Parameter(name="ps", value="2", description="parameter servers at the beginning"),
     Parameter(name="workers", value="1", description="workers at the beginning"),
     Parameter(name="epochs", value="70", description="how often all data is seen"),
-    Parameter(name="step-delay", value="0.1", description="seconds of rest a step, to watch it train"),
+    Parameter(
+        name="step-delay", value="0.1", description="seconds of rest a step, to watch it train"
+    ),
     Parameter(name="warm-up-steps", value="50", description="steps before the job is changed"),
     Parameter(name="min-accuracy", value="0.93", description="gate of the model, on held-out data"),
     Parameter(name="name", value="", description="the job's name; empty: made of the workflow's"),
-    Parameter(name="clean-up", value="delete", description="of a job left over: delete, suspend or keep"),
-    Parameter(name="image", value="edl-workflows/digits:latest", description="image of all containers"),
+    Parameter(
+        name="clean-up", value="delete", description="of a job left over: delete, suspend or keep"
+    ),
+    Parameter(
+        name="image", value="edl-workflows/digits:latest", description="image of all containers"
+    ),
     Parameter(name="python", value="python", description="Python in that image"),
     Parameter(
-        name="training-dir", value="/opt/training", description="folder with the programs, in that image"
+        name="training-dir",
+        value="/opt/training",
+        description="folder with the programs, in that image",
     ),
-    Parameter(name="work-dir", value="/srv/edl-workflows", description="for checkpoints; all nodes share it"),
+    Parameter(
+        name="work-dir",
+        value="/srv/edl-workflows",
+        description="for checkpoints; all nodes share it",
+    ),
 )
 
 WARM_UP = "{{workflow.parameters.warm-up-steps}}"
@@ -87,8 +102,9 @@ WARM_UP = "{{workflow.parameters.warm-up-steps}}"
 PUBLISH = """\
 import json, sys
 metrics, least = json.loads(sys.argv[1]), float(sys.argv[2])
-if metrics["accuracy"] < least:
-    sys.exit(f"accuracy {metrics['accuracy']} on held-out data is below {least}; the model is not published")
+accuracy = metrics["accuracy"]
+if accuracy < least:
+    sys.exit(f"accuracy {accuracy} on held-out data is below {least}; the model is not published")
 print(json.dumps(metrics, sort_keys=True))
 """
 
@@ -101,7 +117,7 @@ def python(name: str, *arguments: str, inputs: tuple[str, ...]) -> Container:
         image="{{workflow.parameters.image}}",
         command=["{{workflow.parameters.python}}"],
         args=list(arguments),
-        volume_mounts=[models.VolumeMount(name="work", mount_path="{{workflow.parameters.work-dir}}")],
+        volume_mounts=[models.VolumeMount(name="work", mount_path=WORK)],
     )
 
 
@@ -134,15 +150,17 @@ def pipeline(waiting: WaitMode) -> WorkflowTemplate:
                 arguments={"job": job, "replicas": "3", "migrate": "{0: {cpu: 100m}}"},
             )
             trained: Any = wait(name="trained", arguments={"name": job, "timeout": "1h"})
-            evaluated: Any = evaluate(arguments={"checkpoint-uri": output(trained, "checkpoint-uri")})
-            metrics = {"metrics": "{{tasks.evaluate.outputs.result}}"}
-            submitted >> running >> scaled >> migrated >> trained >> evaluated >> publish(arguments=metrics)
+            evaluated: Any = evaluate(
+                arguments={"checkpoint-uri": output(trained, "checkpoint-uri")}
+            )
+            published: Any = publish(arguments={"metrics": "{{tasks.evaluate.outputs.result}}"})
+            submitted >> running >> scaled >> migrated >> trained >> evaluated >> published
     return workflow
 
 
 def without_steps() -> WorkflowTemplate:
     """The workflow without steps: its parameters, service account, volume and exit handler."""
-    work = models.HostPathVolumeSource(path="{{workflow.parameters.work-dir}}", type="DirectoryOrCreate")
+    work = models.HostPathVolumeSource(path=WORK, type="DirectoryOrCreate")
     return WorkflowTemplate(
         name="example-elastic-training",
         entrypoint="main",
@@ -154,8 +172,8 @@ def without_steps() -> WorkflowTemplate:
 
 
 def evaluate_and_publish() -> tuple[Container, Container]:
-    """The steps after the training: one evaluates the newest checkpoint on held-out data, the other is the
-    gate that publishes the model."""
+    """The steps after the training: one evaluates the newest checkpoint on held-out
+    data, the other is the gate that publishes the model."""
     program = "{{workflow.parameters.training-dir}}/evaluate_digits.py"
     least = "{{workflow.parameters.min-accuracy}}"
     evaluate = (program, "--checkpoint-dir", CHECKPOINTS)
@@ -174,4 +192,4 @@ def outputs() -> list[Parameter]:
 
 if __name__ == "__main__":
     chosen: WaitMode = "plugin" if sys.argv[1:] == ["plugin"] else "resource"
-    print(to_yaml([to_manifest(pipeline(chosen))]), end="")  # noqa: T201 - its output
+    print(to_yaml([to_manifest(pipeline(chosen))]), end="")

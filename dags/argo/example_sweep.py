@@ -1,8 +1,9 @@
-"""Train on the digits with several learning rates, two jobs at a time, and determine the best model.
+"""Train on the digits with several learning rates, two jobs at a time, and determine
+the best model.
 
-Each configuration is an ElasticJob of its own. The jobs of all workflows of this template share the queue
-``edl-queue``, a ConfigMap that says how many jobs run at a time:
-``kubectl create configmap edl-queue --from-literal jobs=2``.
+Each configuration is an ElasticJob of its own. The jobs of all workflows of this
+template share the queue ``edl-queue``, a ConfigMap that says how many jobs run at a
+time: ``kubectl create configmap edl-queue --from-literal jobs=2``.
 
 ``python example_sweep.py [resource|plugin]`` prints the WorkflowTemplate.
 """
@@ -31,7 +32,8 @@ replicaSpecs:
             command:
               - {{{{workflow.parameters.python}}}}
               - -m
-              - edl_workflows.training
+              - edl_workflows
+              - agent
               - run
               - --
               - {{{{workflow.parameters.python}}}}
@@ -50,22 +52,32 @@ replicaSpecs:
 CHOOSE = """\
 import json, sys
 steps = json.loads(sys.argv[1])
-models = [{**json.loads(one["training-metrics"]), "checkpoint": one["checkpoint-uri"]} for one in steps]
-print(json.dumps(max(models, key=lambda one: one["accuracy"]), sort_keys=True))
+models = [
+    {**json.loads(step["training-metrics"]), "checkpoint": step["checkpoint-uri"]} for step in steps
+]
+print(json.dumps(max(models, key=lambda model: model["accuracy"]), sort_keys=True))
 """
 """The most accurate model on held-out digits."""
 
 CONFIGURATIONS = """\
-[{"name": "slow", "rate": "0.01"}, {"name": "medium", "rate": "0.1"}, {"name": "fast", "rate": "0.5"}]
+[{"name": "slow", "rate": "0.01"},
+ {"name": "medium", "rate": "0.1"},
+ {"name": "fast", "rate": "0.5"}]
 """
 PARAMETERS = (
     Parameter(name="configurations", value=CONFIGURATIONS, description="a job for each"),
     Parameter(name="image", value="edl-workflows/digits:latest", description="image of all pods"),
     Parameter(name="python", value="python", description="interpreter in that image"),
     Parameter(
-        name="training-dir", value="/opt/training", description="folder with the programs, in that image"
+        name="training-dir",
+        value="/opt/training",
+        description="folder with the programs, in that image",
     ),
-    Parameter(name="work-dir", value="/srv/edl-workflows", description="for checkpoints; all nodes share it"),
+    Parameter(
+        name="work-dir",
+        value="/srv/edl-workflows",
+        description="for checkpoints; all nodes share it",
+    ),
 )
 
 
@@ -101,4 +113,4 @@ BEST = models.ValueFrom(parameter="{{tasks.choose.outputs.result}}")
 
 if __name__ == "__main__":
     chosen: WaitMode = "plugin" if sys.argv[1:] == ["plugin"] else "resource"
-    print(to_yaml([to_manifest(pipeline(chosen))]), end="")  # noqa: T201 - its output
+    print(to_yaml([to_manifest(pipeline(chosen))]), end="")

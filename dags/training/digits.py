@@ -1,4 +1,5 @@
-"""The demo's data and model: scikit-learn's bundled handwritten digits, and a small perceptron for them."""
+"""The demo's data and model: scikit-learn's bundled handwritten digits, and a small
+perceptron for them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -62,7 +63,8 @@ def network() -> Network:
 def predict(variables: dict[str, Floats], images: Floats) -> Labels:
     """The same network in NumPy, from a checkpoint's variables."""
     hidden = np.maximum(
-        images @ variables["digits/hidden/weights"] + variables["digits/hidden/biases"], np.float32(0)
+        images @ variables["digits/hidden/weights"] + variables["digits/hidden/biases"],
+        np.float32(0),
     )
     logits = hidden @ variables["digits/logits/weights"] + variables["digits/logits/biases"]
     return np.asarray(logits.argmax(axis=1), dtype=np.int64)

@@ -1,10 +1,11 @@
-"""Learn to walk along a cliff as a DIJob: the program of the learner, the collectors and the evaluator. NumPy
-only.
+"""Learn to walk along a cliff as a DIJob: the program of the learner, the collectors
+and the evaluator. NumPy only.
 
-The learner holds a table of action values (Q-learning). Collectors fetch it, walk by it with some random
-steps, and hand in what happened. The evaluator walks without random steps and reports the return; the learner
-ends the job when that reaches the target. All find the learner by ``DI_LEARNER_NODES``. Any of them can be
-killed: a new learner goes on from its checkpoint, the others try again until the learner is back.
+The learner holds a table of action values (Q-learning). Collectors fetch it, walk by it
+with some random steps, and hand in what happened. The evaluator walks without random
+steps and reports the return; the learner ends the job when that reaches the target. All
+find the learner by ``DI_LEARNER_NODES``. Any of them can be killed: a new learner goes
+on from its checkpoint, the others try again until the learner is back.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from edl_workflows.training.addresses import listen, resolve
+from edl_workflows.training import listen, resolve
 
 PORT = 22270
 ROWS, COLUMNS = 4, 12
@@ -39,8 +40,8 @@ Step = tuple[int, int, float, int, bool]
 
 
 def move(state: int, action: int) -> tuple[float, int, bool]:
-    """Make one step. Returns the reward, the next state, and whether the walk is over. A fall off the cliff
-    leads back to the start."""
+    """Make one step. Returns the reward, the next state, and whether the walk is over.
+    A fall off the cliff leads back to the start."""
     row, column = divmod(state, COLUMNS)
     row = min(max(row + MOVES[action][0], 0), ROWS - 1)
     column = min(max(column + MOVES[action][1], 0), COLUMNS - 1)
@@ -51,12 +52,16 @@ def move(state: int, action: int) -> tuple[float, int, bool]:
     return -1.0, row * COLUMNS + column, False
 
 
-def walk(values: Any, random: np.random.Generator, curiosity: float, limit: int = 200) -> list[Step]:
+def walk(
+    values: Any, random: np.random.Generator, curiosity: float, limit: int = 200
+) -> list[Step]:
     """Walk once from the start, by the table and with a share of random steps."""
     state, steps = START[0] * COLUMNS + START[1], []
     for _ in range(limit):
         best = np.flatnonzero(values[state] == values[state].max())
-        action = int(random.integers(len(MOVES)) if random.random() < curiosity else random.choice(best))
+        action = int(
+            random.integers(len(MOVES)) if random.random() < curiosity else random.choice(best)
+        )
         reward, after, over = move(state, action)
         steps.append((state, action, reward, after, over))
         state = after
@@ -66,7 +71,8 @@ def walk(values: Any, random: np.random.Generator, curiosity: float, limit: int 
 
 
 class Learner:
-    """The learner's state: the table, how many walks it has learned from, and whether it is good enough."""
+    """The learner's state: the table, how many walks it has learned from, and whether
+    it is good enough."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.values = np.zeros((ROWS * COLUMNS, len(MOVES)))
@@ -98,7 +104,8 @@ class Learner:
             self.done = self.done or (enough and result >= self._options.target)
 
     def answer(self, who: str) -> dict[str, Any]:
-        """The response to every replica's report: the newest table, and whether learning is done."""
+        """The response to every replica's report: the newest table, and whether
+        learning is done."""
         with self._lock:
             if self.done:
                 self.told.add(who)
@@ -142,16 +149,17 @@ def serve(options: argparse.Namespace) -> None:
         while not learner.done:
             learner.save()
             said = f"walks {sum(learner.walks.values())} of {len(learner.walks)} collectors"
-            print(f"{said}, evaluation {learner.evaluation}", flush=True)  # noqa: T201 - its output
+            print(f"{said}, evaluation {learner.evaluation}", flush=True)
             time.sleep(options.save_seconds)
         time.sleep(options.linger)  # each replica asks again soon
     finally:
         learner.save()
-    print(f"reached {learner.evaluation}; told {sorted(learner.told)}", flush=True)  # noqa: T201
+    print(f"reached {learner.evaluation}; told {sorted(learner.told)}", flush=True)
 
 
 def exchange(who: str, options: argparse.Namespace, **message: Any) -> dict[str, Any]:
-    """Send a report to the learner and get the table. Repeat this until the learner responds.
+    """Send a report to the learner and get the table. Repeat this until the learner
+    responds.
 
     Raises:
         SystemExit: the learner did not respond in time.
@@ -205,13 +213,21 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task", choices=("learner", "collector", "evaluator"))
-    parser.add_argument("--folder", type=Path, required=True, help="of the learner's checkpoint and progress")
-    parser.add_argument("--target", type=float, default=BEST_RETURN, help="return to reach (%(default)s)")
+    parser.add_argument(
+        "--folder", type=Path, required=True, help="of the learner's checkpoint and progress"
+    )
+    parser.add_argument(
+        "--target", type=float, default=BEST_RETURN, help="return to reach (%(default)s)"
+    )
     parser.add_argument(
         "--least-walks", type=int, default=0, metavar="N", help="to learn from before the end"
     )
-    parser.add_argument("--curiosity", type=float, default=0.1, help="share of random steps (%(default)s)")
-    parser.add_argument("--pause", type=float, default=0.0, metavar="SECONDS", help="after each walk")
+    parser.add_argument(
+        "--curiosity", type=float, default=0.1, help="share of random steps (%(default)s)"
+    )
+    parser.add_argument(
+        "--pause", type=float, default=0.0, metavar="SECONDS", help="after each walk"
+    )
     parser.add_argument(
         "--save-seconds", type=float, default=0.5, metavar="SECONDS", help="between checkpoints"
     )
@@ -219,7 +235,11 @@ def _options() -> argparse.Namespace:
         "--linger", type=float, default=3.0, metavar="SECONDS", help="after the target is reached"
     )
     parser.add_argument(
-        "--patience", type=float, default=120.0, metavar="SECONDS", help="with a learner that is away"
+        "--patience",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="with a learner that is away",
     )
     return parser.parse_args()
 

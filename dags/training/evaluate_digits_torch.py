@@ -1,24 +1,22 @@
-"""Evaluate the newest checkpoint of `train_digits_torch` on the held-out digits; prints one line of JSON.
+"""Evaluate the newest checkpoint of `train_digits_torch` on the held-out digits; prints
+one line of JSON.
 
-``python evaluate_digits_torch.py --checkpoint-dir DIR`` → ``{"accuracy": 0.97, "checkpoint": "…", "records":
-360, "step": 1350}``
+``python evaluate_digits_torch.py --checkpoint-dir DIR`` → ``{"accuracy": 0.97,
+"checkpoint": "…", "records": 360, "step": 1350}``
 """
 
-from pathlib import Path
-
 import torch
-from evaluation import evaluate_newest  # type: ignore[import-not-found]  # beside this script
-from train_digits_torch import build, load  # type: ignore[import-not-found]  # beside this script
+from evaluation import evaluate_newest
+from train_digits_torch import build, load
 
-from edl_workflows.core.protocol.cluster import CheckpointRef
-from edl_workflows.training.checkpoints.tensor_parts import load_checkpoint
-from edl_workflows.training.frameworks.torch_state import from_saved_state
+from edl_workflows.training import CheckpointRef, open_model
+from edl_workflows.training.frameworks.torch_collective import from_saved_state
 
 
 def evaluate(checkpoint: CheckpointRef) -> dict[str, float | int]:
     """Accuracy of a checkpoint."""
     model = build().model
-    state = from_saved_state(load_checkpoint(Path(checkpoint.uri)).tensors)
+    state = from_saved_state(open_model(checkpoint).tensors)
     model.load_state_dict(state["model"])
     *_, images, labels = load()
     with torch.no_grad():

@@ -1,4 +1,5 @@
-"""Train on the digits with NumPy: the script of the tutorial "Your own script", without options.
+"""Train on the digits with NumPy: the script of the tutorial "Your own script", without
+options.
 
 ``edl run own_script.py``
 """
@@ -8,8 +9,7 @@ import time
 import numpy as np
 from sklearn.datasets import load_digits
 
-from edl_workflows.core.protocol.cluster import CheckpointRef
-from edl_workflows.training import connect, open_store
+from edl_workflows.training import CheckpointRef, connect, open_store
 
 EPOCHS, RATE, PAUSE = 5, 0.1, 0.02
 data = load_digits()
@@ -34,19 +34,23 @@ with connect() as job:
     def save() -> CheckpointRef:
         """Save the model with the data position."""
         return store.publish(
-            step, lambda folder: np.save(folder / "weights.npy", weights), position=job.data_position
+            step,
+            lambda folder: np.save(folder / "weights.npy", weights),
+            position=job.data_position,
         )
 
     job.wait_until_active()
-    if (found := job.start_from(store)) is not None:
-        weights, step = np.load(store.local(found) / "weights.npy"), found.step
-        print(f"continue from step {step}", flush=True)  # noqa: T201 - its output
+    if (checkpoint := job.start_from(store)) is not None:
+        weights, step = np.load(store.local(checkpoint) / "weights.npy"), checkpoint.step
+        print(f"continue from step {step}", flush=True)
     job.save_with(save, every_seconds=10)
 
-    for batch in job.batches("digits", size=len(labels), batch_size=32, shard_size=128, num_epochs=EPOCHS):
+    for batch in job.batches(
+        "digits", size=len(labels), batch_size=32, shard_size=128, num_epochs=EPOCHS
+    ):
         loss = train(images[batch.indices], labels[batch.indices])
         step += 1
         job.report_step(step, loss)
         if step % 50 == 0:
-            print(f"step {step} loss {loss:.3f}", flush=True)  # noqa: T201 - its output
+            print(f"step {step} loss {loss:.3f}", flush=True)
         time.sleep(PAUSE)

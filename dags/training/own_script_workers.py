@@ -1,4 +1,5 @@
-"""Train on the digits with NumPy in several workers: ``edl run own_script_workers.py --max-workers 2``."""
+"""Train on the digits with NumPy in several workers:
+``edl run own_script_workers.py --max-workers 2``."""
 
 import socket
 import time
@@ -10,10 +11,15 @@ from sklearn.datasets import load_digits
 
 from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.training import connect, open_store
-from edl_workflows.training.checkpoints.tensors import State
-from edl_workflows.training.collective.regrouping import Place
-from edl_workflows.training.collective.world import Reduced, Saving, Wishes, training
-from edl_workflows.training.data.sampler import Dataset
+from edl_workflows.training.collective import (
+    Dataset,
+    Place,
+    Reduced,
+    Saving,
+    State,
+    Wishes,
+    training,
+)
 
 EPOCHS, RATE, PAUSE, SIZE = 40, 0.1, 0.05, 64 * 10
 data = load_digits()
@@ -43,14 +49,16 @@ class Digits:
         try:
             if self.rank > 0:
                 self.links[0][0].sendall(mine.tobytes())
-            others = [np.frombuffer(stream.read(mine.nbytes), count=len(mine)) for _, stream in self.links]
+            others = [
+                np.frombuffer(stream.read(mine.nbytes), count=len(mine)) for _, stream in self.links
+            ]
             if self.rank > 0:
                 return others[0]
             total = sum(others, mine)
             for link, _ in self.links:
                 link.sendall(total.tobytes())
-        except (OSError, ValueError) as error:  # a worker is gone; the others must not wait for this one
-            for link, stream in self.links:
+        except (OSError, ValueError) as error:  # a worker is gone
+            for link, stream in self.links:  # the others must not wait for this one
                 stream.close()
                 link.close()
             raise UnavailableError(f"rank {self.rank} lost a worker: {error}") from error
@@ -94,5 +102,5 @@ with training(job, Digits(), dataset, Saving(open_store(job.checkpoint_dir), 10)
     for mini_batches in world:
         step, loss = world.step([(images[list(i)], labels[list(i)]) for i in mini_batches])
         if world.rank == 0 and step % 50 == 0:
-            print(f"step {step}, {world.size} workers, loss {loss:.3f}", flush=True)  # noqa: T201 - its output
+            print(f"step {step}, {world.size} workers, loss {loss:.3f}", flush=True)
         time.sleep(PAUSE)

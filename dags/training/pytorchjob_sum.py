@@ -1,9 +1,10 @@
-"""Sum the ranks of a PyTorchJob's replicas, step by step: the program of the master and of every worker.
+"""Sum the ranks of a PyTorchJob's replicas, step by step: the program of the master and
+of every worker.
 
-It reads the environment as ``torch.distributed`` does and needs nothing but Python: rank 0 listens at
-``MASTER_ADDR:MASTER_PORT``, and the others connect to it. Steps that are done are counted in a file, from
-which a job that was restarted goes on. A replica that loses another exits with 138, so that ``restartPolicy:
-ExitCode`` starts it again.
+It reads the environment as ``torch.distributed`` does and needs nothing but Python:
+rank 0 listens at ``MASTER_ADDR:MASTER_PORT``, and the others connect to it. Steps that
+are done are counted in a file, from which a job that was restarted goes on. A replica
+that loses another exits with 138, so that ``restartPolicy: ExitCode`` starts it again.
 """
 
 import argparse
@@ -24,14 +25,16 @@ def lead(address: tuple[str, int], world: int, options: argparse.Namespace) -> N
     options.folder.mkdir(parents=True, exist_ok=True)
     done = options.folder / "steps"
     step = int(done.read_text()) if done.exists() else 0
-    host = address[0] if address[0].startswith("127.") else ""  # the pod's own name may not resolve yet
+    host = (
+        address[0] if address[0].startswith("127.") else ""
+    )  # the pod's own name may not resolve yet
     with socket.create_server((host, address[1])) as server:
         workers = [server.accept()[0].makefile("rw") for _ in range(world - 1)]
     while step < options.steps:
         total = sum(int(worker.readline()) for worker in workers)
         step += 1
         done.write_text(str(step))
-        print(f"step {step} world {world} sum {total}", flush=True)  # noqa: T201 - its output
+        print(f"step {step} world {world} sum {total}", flush=True)
         for worker in workers:
             print("end" if step == options.steps else total, file=worker, flush=True)
         time.sleep(options.step_delay)
@@ -74,8 +77,9 @@ def main() -> None:
             lead(address, world, options)
         else:
             follow(address, rank)
-    except (OSError, ValueError) as error:  # the connection of a peer that is gone yields an empty line
-        print(f"lost a peer: {error}", flush=True)  # noqa: T201 - its output
+    # The connection of a peer that is gone yields an empty line.
+    except (OSError, ValueError) as error:
+        print(f"lost a peer: {error}", flush=True)
         sys.exit(LOST)
 
 

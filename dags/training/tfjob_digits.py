@@ -1,8 +1,10 @@
-"""Train on the digits as a TFJob: the program of every replica, which learns from ``TF_CONFIG`` what it is.
+"""Train on the digits as a TFJob: the program of every replica, which learns from
+``TF_CONFIG`` what it is.
 
-Between-graph replication with parameter servers, as TFJobs are written: no agent. The chief (worker 0 where
-there is none) saves checkpoints, also when it is told to end, and every start goes on from the newest. So the
-job can be given other parameter servers: all replicas end, and begin anew with the new cluster.
+Between-graph replication with parameter servers, as TFJobs are written: no agent. The
+chief (worker 0 where there is none) saves checkpoints, also when it is told to end, and
+every start goes on from the newest. So the job can be given other parameter servers:
+all replicas end, and begin anew with the new cluster.
 """
 
 import argparse
@@ -19,16 +21,18 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import numpy as np
 import tensorflow as tf
-from digits import load, network  # type: ignore[import-not-found]  # beside this script
+from digits import load, network
 
 tf1 = tf.compat.v1
 LEARNING_RATE = 2e-3
 TERMINATED = 143
-"""Exit code of a replica that was told to end: 128 + SIGTERM, which the restart policy ExitCode restarts."""
+"""Exit code of a replica that was told to end: 128 + SIGTERM, which the restart policy
+ExitCode restarts."""
 
 
 def main() -> None:
-    """Run the role in ``TF_CONFIG``: a parameter server, or a worker that trains until the last step."""
+    """Run the role in ``TF_CONFIG``: a parameter server, or a worker that trains until
+    the last step."""
     options = _options()
     config = json.loads(os.environ.get("TF_CONFIG") or '{"cluster": {"worker": ["127.0.0.1:0"]}}')
     task = config.get("task", {"type": "worker", "index": 0})
@@ -72,7 +76,7 @@ def train(
             feed = {net.images: data.images[picked], net.labels: data.labels[picked]}
             _, now = session.run([step, tf1.train.get_global_step()], feed)
             if now % options.log_steps == 0:
-                print(f"step {now}", flush=True)  # noqa: T201 - its output
+                print(f"step {now}", flush=True)
             time.sleep(options.step_delay)
     if told:
         sys.exit(TERMINATED)
@@ -80,11 +84,15 @@ def train(
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoint-dir", type=Path, required=True, help="folder of the checkpoints")
+    parser.add_argument(
+        "--checkpoint-dir", type=Path, required=True, help="folder of the checkpoints"
+    )
     parser.add_argument(
         "--steps", type=int, default=1000, help="of all workers together (default %(default)s)"
     )
-    parser.add_argument("--batch-size", type=int, default=32, help="records a step (default %(default)s)")
+    parser.add_argument(
+        "--batch-size", type=int, default=32, help="records a step (default %(default)s)"
+    )
     parser.add_argument(
         "--step-delay", type=float, default=0.0, metavar="SECONDS", help="pause after each step"
     )

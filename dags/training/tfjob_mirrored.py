@@ -1,9 +1,9 @@
-"""Train on the digits as a TFJob of workers only: each holds all weights, and gradients are averaged at every
-step.
+"""Train on the digits as a TFJob of workers only: each holds all weights, and gradients
+are averaged at every step.
 
-``tf.distribute.MultiWorkerMirroredStrategy`` reads ``TF_CONFIG``. Such workers go on together or not at all:
-when one is lost, the others end with an exit code that the restart policy ExitCode restarts, and all begin
-anew at the newest checkpoint.
+``tf.distribute.MultiWorkerMirroredStrategy`` reads ``TF_CONFIG``. Such workers go on
+together or not at all: when one is lost, the others end with an exit code that the
+restart policy ExitCode restarts, and all begin anew at the newest checkpoint.
 """
 
 import argparse
@@ -20,19 +20,24 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import numpy as np
 import tensorflow as tf
-from digits import CLASSES, HIDDEN, PIXELS, Digits, load  # type: ignore[import-not-found]  # beside this script
+from digits import CLASSES, HIDDEN, PIXELS, Digits, load
 
 LEARNING_RATE = 0.3
 TERMINATED = 143
 """Exit code of a worker that was told to end: 128 + SIGTERM."""
 PEER_LOST = 138
-"""Exit code of a worker whose peers are gone: 128 + SIGUSR1, which TFJobs leave to programs that want to be
-restarted."""
-LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError, tf.errors.CancelledError)
+"""Exit code of a worker whose peers are gone: 128 + SIGUSR1, which TFJobs leave to
+programs that want to be restarted."""
+LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.InternalError,
+    tf.errors.CancelledError,
+)
 """The errors that an all-reduce raises when a peer is gone."""
 
 
-class Perceptron(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
+class Perceptron(tf.Module):
     """The network. Updates of a weight are averaged over all workers, which is the all-reduce."""
 
     def __init__(self) -> None:
@@ -44,7 +49,9 @@ class Perceptron(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
             for shape in ((PIXELS, HIDDEN), (HIDDEN, CLASSES))
         ]
         self.biases = [tf.Variable(tf.zeros(size), aggregation=mean) for size in (HIDDEN, CLASSES)]
-        self.step = tf.Variable(0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+        self.step = tf.Variable(
+            0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+        )
 
     def __call__(self, images: Any) -> Any:
         """Logits of the classes."""
@@ -82,11 +89,13 @@ def train(options: argparse.Namespace) -> None:
     # All workers must take part in saving, but only the first worker's files are used.
     folder = str(options.checkpoint_dir) if task == 0 else tempfile.mkdtemp()
     checkpoint = tf.train.Checkpoint(net=net)
-    checkpoints = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=2, checkpoint_name="model.ckpt")
+    checkpoints = tf.train.CheckpointManager(
+        checkpoint, folder, max_to_keep=2, checkpoint_name="model.ckpt"
+    )
     checkpoint.restore(tf.train.latest_checkpoint(str(options.checkpoint_dir)))
     say(f"restored step {net.steps} weights {net.digest()}")
 
-    @tf.function  # type: ignore[untyped-decorator]
+    @tf.function
     def learn(images: Any, labels: Any) -> Any:
         return strategy.reduce("MEAN", strategy.run(net.learn, (images, labels)), axis=None)
 
@@ -110,13 +119,13 @@ def batch(data: Digits, size: int, worker: int, step: int) -> tuple[Any, Any]:
 
 def say(text: str) -> None:
     """Write a line of output."""
-    print(text, flush=True)  # noqa: T201 - its output
+    print(text, flush=True)
 
 
 def main() -> None:
     """Train. Exit with `PEER_LOST` if the other workers can't be reached any more."""
-    # Always exit by `_exit`: TensorFlow's shutdown waits for the other workers, and fails if they have
-    # already ended.
+    # Always exit by `_exit`: TensorFlow's shutdown waits for the other workers, and
+    # fails if they have already ended.
     signal.signal(signal.SIGTERM, lambda _number, _frame: os._exit(TERMINATED))
     try:
         train(_options())
@@ -128,7 +137,9 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoint-dir", type=Path, required=True, help="folder that all workers share")
+    parser.add_argument(
+        "--checkpoint-dir", type=Path, required=True, help="folder that all workers share"
+    )
     parser.add_argument("--steps", type=int, default=500, help="default %(default)s")
     parser.add_argument(
         "--batch-size", type=int, default=32, help="records a step and worker (default %(default)s)"

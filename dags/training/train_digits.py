@@ -1,7 +1,8 @@
-"""Train on the digits with parameter servers: the program of the example job, in workers and parameter
-servers alike.
+"""Train on the digits with parameter servers: the program of the example job, in
+workers and parameter servers alike.
 
-Run by the agent in each pod: ``edl agent run -- python train_digits.py --checkpoint-dir DIR``.
+Run by the agent in each pod:
+``edl agent run -- python train_digits.py --checkpoint-dir DIR``.
 """
 
 import argparse
@@ -14,7 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import numpy as np
-from digits import PIXELS, load, network  # type: ignore[import-not-found]  # beside this script
+from digits import PIXELS, load, network
 
 from edl_workflows.training import connect
 from edl_workflows.training.frameworks.tensorflow import Model, TrainingOptions, tf1, training
@@ -43,7 +44,9 @@ def main() -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     job = connect()
     data, _ = load()
-    settings = TrainingOptions(options.checkpoint_dir, options.save_seconds, threads=options.threads)
+    settings = TrainingOptions(
+        options.checkpoint_dir, options.save_seconds, threads=options.threads
+    )
     with training(job, build, settings) as run:
         for batch in job.batches(
             "train",
@@ -54,18 +57,26 @@ def main() -> None:
             splitter="text",
             shuffle=True,
         ):
-            step, loss = run.step(images=data.images[batch.indices], labels=data.labels[batch.indices])
+            step, loss = run.step(
+                images=data.images[batch.indices], labels=data.labels[batch.indices]
+            )
             if step % options.log_steps == 0:
-                print(f"epoch {batch.epoch} step {step} loss {loss:.4f}", flush=True)  # noqa: T201 - its output
+                print(f"epoch {batch.epoch} step {step} loss {loss:.4f}", flush=True)
             time.sleep(options.step_delay)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoint-dir", type=Path, required=True, help="folder of the checkpoints")
+    parser.add_argument(
+        "--checkpoint-dir", type=Path, required=True, help="folder of the checkpoints"
+    )
     parser.add_argument("--epochs", type=int, default=30, help="default %(default)s")
-    parser.add_argument("--batch-size", type=int, default=32, help="records a step (default %(default)s)")
-    parser.add_argument("--shard-size", type=int, default=128, help="records a shard (default %(default)s)")
+    parser.add_argument(
+        "--batch-size", type=int, default=32, help="records a step (default %(default)s)"
+    )
+    parser.add_argument(
+        "--shard-size", type=int, default=128, help="records a shard (default %(default)s)"
+    )
     parser.add_argument(
         "--step-delay",
         type=float,
@@ -80,7 +91,9 @@ def _options() -> argparse.Namespace:
         metavar="SECONDS",
         help="between checkpoints (default %(default)s)",
     )
-    parser.add_argument("--threads", type=int, default=1, help="of TensorFlow (default %(default)s)")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="of TensorFlow (default %(default)s)"
+    )
     parser.add_argument(
         "--log-steps", type=int, default=50, help="steps between output lines (default %(default)s)"
     )

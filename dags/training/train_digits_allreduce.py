@@ -1,7 +1,8 @@
 """Train on the digits with workers that sum their gradients: the program of a job with
 ``distributionStrategy: AllreduceStrategy``.
 
-Run by the agent in each worker: ``edl agent run -- python train_digits_allreduce.py --checkpoint-dir DIR``.
+Run by the agent in each worker: ``edl agent run -- python train_digits_allreduce.py
+--checkpoint-dir DIR``.
 """
 
 import argparse
@@ -16,7 +17,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import numpy as np
 import tensorflow as tf
-from digits import CLASSES, HIDDEN, PIXELS, load  # type: ignore[import-not-found]  # beside this script
+from digits import CLASSES, HIDDEN, PIXELS, load
 
 from edl_workflows.training import connect
 from edl_workflows.training.frameworks.tensorflow_collective import (
@@ -40,7 +41,9 @@ def build() -> MirroredModel:
     }
 
     def losses(images: Any, labels: Any) -> Any:
-        hidden = tf.nn.relu(images @ weights["digits/hidden/weights"] + weights["digits/hidden/biases"])
+        hidden = tf.nn.relu(
+            images @ weights["digits/hidden/weights"] + weights["digits/hidden/biases"]
+        )
         logits = hidden @ weights["digits/logits/weights"] + weights["digits/logits/biases"]
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 
@@ -61,7 +64,9 @@ def main() -> None:
     job = connect()
     data, _ = load()
     dataset = Dataset(len(data), options.batch_size, options.epochs)
-    settings = TrainingOptions(options.checkpoint_dir, options.save_seconds, threads=options.threads)
+    settings = TrainingOptions(
+        options.checkpoint_dir, options.save_seconds, threads=options.threads
+    )
     with training(job, build, dataset, settings) as run:
         for mini_batches in run:
             epoch = run.epoch
@@ -69,19 +74,22 @@ def main() -> None:
                 [{"images": data.images[i], "labels": data.labels[i]} for i in mini_batches]
             )
             if step % options.log_steps == 0 and run.rank == 0:
-                print(f"epoch {epoch} step {step} loss {loss:.4f}", flush=True)  # noqa: T201 - its output
+                print(f"epoch {epoch} step {step} loss {loss:.4f}", flush=True)
             time.sleep(options.step_delay)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoint-dir", type=Path, required=True, help="folder of the checkpoints")
+    parser.add_argument(
+        "--checkpoint-dir", type=Path, required=True, help="folder of the checkpoints"
+    )
     parser.add_argument("--epochs", type=int, default=30, help="default %(default)s")
     parser.add_argument(
         "--batch-size",
         type=int,
         default=16,
-        help="records of a mini-batch; a step has one for each of the most workers (default %(default)s)",
+        help="records of a mini-batch; a step has as many as there are workers at most "
+        "(default %(default)s)",
     )
     parser.add_argument(
         "--step-delay",
@@ -97,7 +105,9 @@ def _options() -> argparse.Namespace:
         metavar="SECONDS",
         help="between checkpoints (default %(default)s)",
     )
-    parser.add_argument("--threads", type=int, default=1, help="of TensorFlow (default %(default)s)")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="of TensorFlow (default %(default)s)"
+    )
     parser.add_argument(
         "--log-steps", type=int, default=50, help="steps between output lines (default %(default)s)"
     )

@@ -1,7 +1,8 @@
-"""Train on the digits with NumPy alone: a whole program of a job that is not collective, in one file.
+"""Train on the digits with NumPy alone: a whole program of a job that is not
+collective, in one file.
 
-The model lives in the chief, the job's only worker. Run by the agent in its pod:
-``edl agent run -- python train_digits_numpy.py --checkpoint-dir DIR``.
+The model lives in the chief, the job's only worker. Run by the agent in its pod: ``edl
+agent run -- python train_digits_numpy.py --checkpoint-dir DIR``.
 """
 
 import argparse
@@ -11,9 +12,7 @@ import time
 import numpy as np
 from sklearn.datasets import load_digits
 
-from edl_workflows.core.protocol.cluster import CheckpointRef
-from edl_workflows.training import connect, open_store
-from edl_workflows.training.logs import json_lines
+from edl_workflows.training import CheckpointRef, connect, json_lines, open_store
 
 PIXELS, CLASSES = 64, 10
 WEIGHTS = "weights.npy"
@@ -68,7 +67,9 @@ def main() -> None:
             model.weights = np.load(store.local(checkpoint) / WEIGHTS)
             model.step = checkpoint.step
         job.save_with(save, every_seconds=options.save_seconds)
-        for batch in job.batches("train", size=TRAINED, shard_size=128, batch_size=32, num_epochs=3):
+        for batch in job.batches(
+            "train", size=TRAINED, shard_size=128, batch_size=32, num_epochs=3
+        ):
             loss = model.train(images[batch.indices], labels[batch.indices])
             job.report_step(model.step, loss)
             time.sleep(options.step_delay)
@@ -77,7 +78,9 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoint-dir", required=True, help="folder of the checkpoints, or its URI")
+    parser.add_argument(
+        "--checkpoint-dir", required=True, help="folder of the checkpoints, or its URI"
+    )
     parser.add_argument("--learning-rate", type=float, default=0.1)
     parser.add_argument("--save-seconds", type=float, default=600.0, metavar="SECONDS")
     parser.add_argument("--step-delay", type=float, default=0.0, metavar="SECONDS")

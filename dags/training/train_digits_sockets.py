@@ -1,8 +1,9 @@
-"""A whole adapter for collective training with another framework: NumPy, and sums over plain sockets, in one
-file.
+"""A whole adapter for collective training with another framework: NumPy, and sums over
+plain sockets, in one file.
 
-Run by the agent in each worker of a job with ``distributionStrategy: AllreduceStrategy``:
-``edl agent run -- python train_digits_sockets.py --checkpoint-dir DIR``. Rank 0 collects and sums; a real
+Run by the agent in each worker of a job with
+``distributionStrategy: AllreduceStrategy``: ``edl agent run -- python
+train_digits_sockets.py --checkpoint-dir DIR``. Rank 0 collects and sums; a real
 framework brings an all-reduce that takes less time.
 """
 
@@ -19,10 +20,15 @@ from sklearn.datasets import load_digits
 
 from edl_workflows.core.exceptions import CheckpointError, UnavailableError
 from edl_workflows.training import CheckpointStore, connect
-from edl_workflows.training.checkpoints.tensors import State
-from edl_workflows.training.collective.regrouping import Place
-from edl_workflows.training.collective.world import Reduced, Saving, Wishes, training
-from edl_workflows.training.data.sampler import Dataset
+from edl_workflows.training.collective import (
+    Dataset,
+    Place,
+    Reduced,
+    Saving,
+    State,
+    Wishes,
+    training,
+)
 
 PIXELS, CLASSES, RATE = 64, 10, 0.1
 CONNECT_SECONDS = 60.0
@@ -66,7 +72,9 @@ def _accept_members(server: socket.socket, place: Place) -> list[socket.socket]:
             link, _ = server.accept()
             version, rank = _receive(link, 2)
         except OSError as error:
-            raise UnavailableError(f"{len(links) + 1} of {place.size} members came: {error}") from error
+            raise UnavailableError(
+                f"{len(links) + 1} of {place.size} members came: {error}"
+            ) from error
         if version == place.version:
             links[int(rank)] = link
     return [links[rank] for rank in sorted(links)]
@@ -94,7 +102,7 @@ def _receive(link: socket.socket, count: int) -> np.ndarray:
 
 
 class SoftmaxRegression:
-    """The adapter, which implements `edl_workflows.training.collective.world.Framework`."""
+    """The adapter, which implements `edl_workflows.training.collective.Framework`."""
 
     def __init__(self) -> None:
         self.weights = np.zeros(PIXELS * CLASSES)
@@ -115,15 +123,16 @@ class SoftmaxRegression:
         self.weights = tensors["weights"].copy()
 
     def broadcast(self, numbers: Sequence[int]) -> list[int]:
-        """Send rank 0's weights and numbers to all members, as a sum to which the others add zeros."""
+        """Send rank 0's weights and numbers to all members, as a sum to which the
+        others add zeros."""
         mine = np.concatenate([self.weights, np.array(numbers, float)])
         summed = self.group.sum(mine if self.group.rank == 0 else np.zeros_like(mine))
         self.weights = summed[: len(self.weights)].copy()
         return [int(number) for number in summed[len(self.weights) :]]
 
     def step(self, mini_batches: Sequence[Any], wishes: Wishes) -> Reduced:
-        """Sum the gradients of all members, and with them the loss, the records and the wishes; update
-        once."""
+        """Sum the gradients of all members, and with them the loss, the records and the
+        wishes; update once."""
         mine = np.zeros(len(self.weights) + 4)
         for images, labels in mini_batches:
             gradient, loss = self.gradient(images, labels)
@@ -151,7 +160,9 @@ class SoftmaxRegression:
 def main() -> None:
     """Train for so many epochs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoint-dir", type=Path, required=True, help="folder of the checkpoints")
+    parser.add_argument(
+        "--checkpoint-dir", type=Path, required=True, help="folder of the checkpoints"
+    )
     parser.add_argument("--epochs", type=int, default=3, help="default %(default)s")
     options = parser.parse_args()
     job = connect()
@@ -163,7 +174,7 @@ def main() -> None:
             batches = [(data.data[list(i)] / 16.0, data.target[list(i)]) for i in mini_batches]
             step, loss = world.step(batches)
             if world.rank == 0:
-                print(f"step {step} of {world.size} loss {loss:.4f}", flush=True)  # noqa: T201 - its output
+                print(f"step {step} of {world.size} loss {loss:.4f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Train on the digits with PyTorch and workers that sum their gradients: the program of a job with
-``distributionStrategy: AllreduceStrategy``.
+"""Train on the digits with PyTorch and workers that sum their gradients: the program of
+a job with ``distributionStrategy: AllreduceStrategy``.
 
-Run by the agent in each worker: ``edl agent run -- python train_digits_torch.py --checkpoint-dir DIR``. Needs
-the extra ``torch``, and scikit-learn.
+Run by the agent in each worker: ``edl agent run -- python train_digits_torch.py
+--checkpoint-dir DIR``. Needs the extra ``torch``, and scikit-learn.
 """
 
 import argparse
@@ -15,7 +15,12 @@ from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
 
 from edl_workflows.training import connect
-from edl_workflows.training.frameworks.torch_collective import Dataset, TorchModel, TrainingOptions, training
+from edl_workflows.training.frameworks.torch_collective import (
+    Dataset,
+    TorchModel,
+    TrainingOptions,
+    training,
+)
 
 PIXELS, CLASSES, HIDDEN = 64, 10, 64
 LEARNING_RATE = 2e-3
@@ -58,7 +63,9 @@ def main() -> None:
     job = connect()
     images, labels, test_images, test_labels = load()
     dataset = Dataset(len(images), options.batch_size, options.epochs)
-    settings = TrainingOptions(options.checkpoint_dir, options.save_seconds, threads=options.threads)
+    settings = TrainingOptions(
+        options.checkpoint_dir, options.save_seconds, threads=options.threads
+    )
     parts = build()
     with training(job, lambda: parts, dataset, settings) as run:
         for mini_batches in run:
@@ -66,22 +73,30 @@ def main() -> None:
                 [{"images": images[list(i)], "labels": labels[list(i)]} for i in mini_batches]
             )
             if run.step_made and step % options.log_steps == 0 and run.rank == 0:
-                print(f"epoch {run.epoch} step {step} loss {loss:.4f}", flush=True)  # noqa: T201 - its output
+                print(f"epoch {run.epoch} step {step} loss {loss:.4f}", flush=True)
             time.sleep(options.step_delay)
         if run.rank == 0:
             accuracy = (parts.model(test_images).argmax(1) == test_labels).float().mean()
-            print(f"accuracy on held-out images: {float(accuracy):.3f}", flush=True)  # noqa: T201 - its output
+            print(f"accuracy on held-out images: {float(accuracy):.3f}", flush=True)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoint-dir", type=Path, required=True, help="folder of the checkpoints")
+    parser.add_argument(
+        "--checkpoint-dir", type=Path, required=True, help="folder of the checkpoints"
+    )
     parser.add_argument("--epochs", type=int, default=30, help="default %(default)s")
-    parser.add_argument("--batch-size", type=int, default=16, help="records of a mini-batch (%(default)s)")
+    parser.add_argument(
+        "--batch-size", type=int, default=16, help="records of a mini-batch (%(default)s)"
+    )
     parser.add_argument("--step-delay", type=float, default=0.0, help="seconds between steps")
-    parser.add_argument("--save-seconds", type=float, default=10.0, help="between checkpoints (%(default)s)")
+    parser.add_argument(
+        "--save-seconds", type=float, default=10.0, help="between checkpoints (%(default)s)"
+    )
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch (%(default)s)")
-    parser.add_argument("--log-steps", type=int, default=50, help="steps between lines (%(default)s)")
+    parser.add_argument(
+        "--log-steps", type=int, default=50, help="steps between lines (%(default)s)"
+    )
     return parser.parse_args()
 
 

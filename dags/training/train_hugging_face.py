@@ -1,8 +1,9 @@
-"""Train a small language model to add, with Hugging Face's ``Trainer`` and workers that come and go: the
-program of a job with ``distributionStrategy: AllreduceStrategy``.
+"""Train a small language model to add, with Hugging Face's ``Trainer`` and workers that
+come and go: the program of a job with ``distributionStrategy: AllreduceStrategy``.
 
-Run by the agent in each worker: ``edl agent run -- python train_hugging_face.py --checkpoint-dir DIR``. Needs
-the extra ``huggingface``. Nothing is downloaded: model and data are made here.
+Run by the agent in each worker: ``edl agent run -- python train_hugging_face.py
+--checkpoint-dir DIR``. Needs the extra ``huggingface``. Nothing is downloaded: model
+and data are made here.
 """
 
 import argparse
@@ -19,7 +20,7 @@ NUMBERS = 30
 """Both addends of a sum are below this number."""
 
 
-class Sums(torch.utils.data.Dataset):  # type: ignore[misc]  # no types in the environment of the checks
+class Sums(torch.utils.data.Dataset):
     """Texts such as ``07+25=32``; record *i* adds ``i // NUMBERS`` and ``i % NUMBERS``."""
 
     def __len__(self) -> int:
@@ -33,8 +34,8 @@ class Sums(torch.utils.data.Dataset):  # type: ignore[misc]  # no types in the e
 
 
 def network() -> GPT2LMHeadModel:
-    """A GPT-2 with random weights, small enough for a CPU. It has no dropout, so that the losses don't depend
-    on which worker computes which records."""
+    """A GPT-2 with random weights, small enough for a CPU. It has no dropout, so that
+    the losses don't depend on which worker computes which records."""
     torch.manual_seed(0)
     size = {"n_layer": 2, "n_head": 4, "n_embd": 32, "n_positions": 16, "vocab_size": len(LETTERS)}
     no_dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
@@ -63,18 +64,28 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     job = connect()
     trainer = make_trainer(options)
-    make_elastic(trainer, job, TrainingOptions(options.checkpoint_dir, options.save_seconds, threads=1))
+    make_elastic(
+        trainer, job, TrainingOptions(options.checkpoint_dir, options.save_seconds, threads=1)
+    )
     trainer.train()
     trainer.save_model(str(options.checkpoint_dir / "model"))
 
 
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """The command line."""
-    parser.add_argument("--checkpoint-dir", type=Path, required=True, help="folder of the checkpoints")
+    parser.add_argument(
+        "--checkpoint-dir", type=Path, required=True, help="folder of the checkpoints"
+    )
     parser.add_argument("--epochs", type=int, default=30, help="default %(default)s")
-    parser.add_argument("--batch-size", type=int, default=16, help="records of a mini-batch (%(default)s)")
-    parser.add_argument("--save-seconds", type=float, default=10.0, help="between checkpoints (%(default)s)")
-    parser.add_argument("--log-steps", type=int, default=50, help="steps between lines (%(default)s)")
+    parser.add_argument(
+        "--batch-size", type=int, default=16, help="records of a mini-batch (%(default)s)"
+    )
+    parser.add_argument(
+        "--save-seconds", type=float, default=10.0, help="between checkpoints (%(default)s)"
+    )
+    parser.add_argument(
+        "--log-steps", type=int, default=50, help="steps between lines (%(default)s)"
+    )
     return parser.parse_args()
 
 

@@ -1,8 +1,8 @@
-"""Train on the digits with Lightning and workers that come and go: the program of a job with
-``distributionStrategy: AllreduceStrategy``.
+"""Train on the digits with Lightning and workers that come and go: the program of a job
+with ``distributionStrategy: AllreduceStrategy``.
 
-Run by the agent in each worker: ``edl agent run -- python train_lightning.py --checkpoint-dir DIR``. Needs
-the extra ``lightning``, and scikit-learn.
+Run by the agent in each worker: ``edl agent run -- python train_lightning.py
+--checkpoint-dir DIR``. Needs the extra ``lightning``, and scikit-learn.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import train_digits_torch as digits  # type: ignore[import-not-found]  # beside this script
+import train_digits_torch as digits
 from lightning.pytorch import LightningModule, Trainer
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, StackDataset
@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, StackDataset
 from edl_workflows.training.frameworks.lightning import ElasticStrategy, TrainingOptions, connect
 
 
-class Network(LightningModule):  # type: ignore[misc]  # no types in the environment of the checks
+class Network(LightningModule):
     """A network with one hidden layer, which knows nothing of the job."""
 
     def __init__(self) -> None:
@@ -84,10 +84,16 @@ def main() -> None:
 
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """The command line."""
-    parser.add_argument("--checkpoint-dir", type=Path, required=True, help="folder of the checkpoints")
+    parser.add_argument(
+        "--checkpoint-dir", type=Path, required=True, help="folder of the checkpoints"
+    )
     parser.add_argument("--epochs", type=int, default=30, help="default %(default)s")
-    parser.add_argument("--batch-size", type=int, default=16, help="records of a mini-batch (%(default)s)")
-    parser.add_argument("--save-seconds", type=float, default=10.0, help="between checkpoints (%(default)s)")
+    parser.add_argument(
+        "--batch-size", type=int, default=16, help="records of a mini-batch (%(default)s)"
+    )
+    parser.add_argument(
+        "--save-seconds", type=float, default=10.0, help="between checkpoints (%(default)s)"
+    )
     return parser.parse_args()
 
 

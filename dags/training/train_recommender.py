@@ -1,8 +1,10 @@
-"""Train a recommender with embedding tables on parameter servers, in workers and parameter servers alike.
+"""Train a recommender with embedding tables on parameter servers, in workers and
+parameter servers alike.
 
-Run by the agent in each pod: ``edl agent run -- python train_recommender.py --checkpoint-dir DIR``.
-The tables are looked up with ``embedding_lookup`` as TensorFlow has it by default, and the number of
-parameter servers may change at any time: neither program nor checkpoint depends on it.
+Run by the agent in each pod: ``edl agent run -- python train_recommender.py
+--checkpoint-dir DIR``. The tables are looked up with ``embedding_lookup`` as TensorFlow
+has it by default, and the number of parameter servers may change at any time: neither
+program nor checkpoint depends on it.
 """
 
 import argparse
@@ -42,7 +44,11 @@ class Clicks:
 
     def at(self, indices: Any) -> dict[str, Any]:
         """The model's inputs for some records."""
-        return {"users": self.users[indices], "items": self.items[indices], "clicked": self.clicked[indices]}
+        return {
+            "users": self.users[indices],
+            "items": self.items[indices],
+            "clicked": self.clicked[indices],
+        }
 
 
 def load(records: int = 200_000, held_out: int = 20_000) -> tuple[Clicks, Clicks]:
@@ -82,7 +88,8 @@ def look_up(name: str, rows: int, ids: Any) -> Any:
 
 
 def auc(predictions: NDArray[np.float32], clicked: NDArray[np.float32]) -> float:
-    """Area under the ROC curve: how often a clicked item is ranked above an item that was not clicked."""
+    """Area under the ROC curve: how often a clicked item is ranked above an item that
+    was not clicked."""
     ranks = np.argsort(np.argsort(predictions)) + 1
     ones = int(clicked.sum())
     zeros = len(clicked) - ones
@@ -90,8 +97,8 @@ def auc(predictions: NDArray[np.float32], clicked: NDArray[np.float32]) -> float
 
 
 def main() -> None:
-    """Train until the data is consumed by all workers together. Then the chief prints how good the model
-    is."""
+    """Train until the data is consumed by all workers together. Then the chief prints
+    how good the model is."""
     options = _options()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     for noisy in ("httpx", "httpcore"):
@@ -111,19 +118,23 @@ def main() -> None:
         ):
             step, loss = run.step(**data.at(batch.indices))
             if step % options.log_steps == 0:
-                print(f"epoch {batch.epoch} step {step} loss {loss:.4f}", flush=True)  # noqa: T201 - its output
+                print(f"epoch {batch.epoch} step {step} loss {loss:.4f}", flush=True)
             time.sleep(options.step_delay)
         if job.is_chief:
-            ids = {run.model.inputs[name]: value for name, value in held_out.at(slice(None)).items()}
+            ids = {
+                run.model.inputs[name]: value for name, value in held_out.at(slice(None)).items()
+            }
             quality = auc(run.session.run(PREDICTIONS, ids), held_out.clicked)
-            print(f"held-out AUC {quality:.3f}", flush=True)  # noqa: T201 - its output
+            print(f"held-out AUC {quality:.3f}", flush=True)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoint-dir", required=True, help="folder or URI of the checkpoints")
     parser.add_argument("--epochs", type=int, default=5, help="default %(default)s")
-    parser.add_argument("--batch-size", type=int, default=256, help="records a step (default %(default)s)")
+    parser.add_argument(
+        "--batch-size", type=int, default=256, help="records a step (default %(default)s)"
+    )
     parser.add_argument(
         "--step-delay",
         type=float,

@@ -1,5 +1,5 @@
-"""How the roles of the TrainingJob example communicate: by HTTP POST with binary bodies. A request is
-repeated while its peer is being replaced."""
+"""How the roles of the TrainingJob example communicate: by HTTP POST with binary
+bodies. A request is repeated while its peer is being replaced."""
 
 import os
 import time
@@ -16,7 +16,8 @@ PAUSE_SECONDS = 0.2
 
 
 def serve(answers: Mapping[str, Answer]) -> ThreadingHTTPServer:
-    """A server for these paths, on the port of this pod's own address; ``serve_forever`` runs it."""
+    """A server for these paths, on the port of this pod's own address;
+    ``serve_forever`` runs it."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -28,7 +29,7 @@ def serve(answers: Mapping[str, Answer]) -> ThreadingHTTPServer:
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's signature
+        def log_message(self, format: str, *args: object) -> None:
             """Log nothing, because there are many requests."""
 
     port = int(os.environ["PADDLE_CURRENT_ENDPOINT"].rpartition(":")[2])
@@ -44,7 +45,9 @@ def ask(address: str, path: str, body: bytes = b"") -> bytes:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            with urllib.request.urlopen(f"http://{address}{path}", data=body, timeout=10) as response:
+            with urllib.request.urlopen(
+                f"http://{address}{path}", data=body, timeout=10
+            ) as response:
                 answer: bytes = response.read()
                 return answer
         except (urllib.error.URLError, ConnectionError, TimeoutError):

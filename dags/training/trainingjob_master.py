@@ -1,8 +1,9 @@
-"""The master of the TrainingJob example: hands out the data in chunks, at least once each, whoever is lost.
+"""The master of the TrainingJob example: hands out the data in chunks, at least once
+each, whoever is lost.
 
-A chunk is leased to a trainer and comes back to the queue if it is not acknowledged in time. Acknowledgements
-are written down before they are answered, so that the master that takes this one's place goes on where it
-was.
+A chunk is leased to a trainer and comes back to the queue if it is not acknowledged in
+time. Acknowledgements are written down before they are answered, so that the master
+that takes this one's place goes on where it was.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trainingjob_http import serve  # type: ignore[import-not-found]  # beside this script
+from trainingjob_http import serve
 
 Chunk = tuple[int, int]
 """(pass, number within the pass)."""
@@ -43,15 +44,17 @@ class Queue:
         """The next chunk, or whether there is none for now or none any more."""
         with self._lock:
             now = time.monotonic()
-            free = next((chunk for chunk in self._left if self._leases.get(chunk, 0.0) <= now), None)
+            free = next(
+                (chunk for chunk in self._left if self._leases.get(chunk, 0.0) <= now), None
+            )
             if free is None:
                 return {"done": not self._left}
             self._leases[free] = now + self._lease_seconds
             return {"done": False, "chunk": free}
 
     def acknowledge(self, trainer: str, chunk: Chunk) -> dict[str, Any]:
-        """Record that a chunk is trained. A second acknowledgement is no error: the first trainer's lease had
-        expired."""
+        """Record that a chunk is trained. A second acknowledgement is no error: the
+        first trainer's lease had expired."""
         with self._lock:
             if chunk in self._left:
                 with self._journal.open("a") as file:

@@ -1,8 +1,8 @@
-"""A parameter server of the TrainingJob example: holds its share of the parameters, and applies gradients as
-they come.
+"""A parameter server of the TrainingJob example: holds its share of the parameters, and
+applies gradients as they come.
 
-It saves its share now and then and when it is told to end; the server that takes its place goes on from
-there.
+It saves its share now and then and when it is told to end; the server that takes its
+place goes on from there.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from trainingjob_http import serve  # type: ignore[import-not-found]  # beside this script
+from trainingjob_http import serve
 
 Arrays = dict[str, NDArray[np.float32]]
 
@@ -32,7 +32,7 @@ LEARNING_RATE = 0.1
 def pack(arrays: Arrays) -> bytes:
     """Arrays as bytes."""
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]  # names of arrays are no flags
+    np.savez(buffer, **arrays)
     return buffer.getvalue()
 
 
@@ -87,7 +87,10 @@ class Parameters:
 def _initial(names: list[str]) -> Arrays:
     random = np.random.default_rng(0)
     drawn = {n: (random.standard_normal(s) * 0.1).astype(np.float32) for n, s in SHAPES.items()}
-    return {name: drawn[name] if name.endswith("weights") else np.zeros_like(drawn[name]) for name in names}
+    return {
+        name: drawn[name] if name.endswith("weights") else np.zeros_like(drawn[name])
+        for name in names
+    }
 
 
 def main() -> None:
@@ -101,7 +104,8 @@ def main() -> None:
     names = list(SHAPES)[index::servers]
     parameters = Parameters(options.folder / f"pserver-{index}.npz", names, options.save_every)
     server = serve({"/read": parameters.read, "/update": parameters.update})
-    # Not in the handler itself: `shutdown` waits for the loop that the handler interrupts.
+    # Not in the handler itself: `shutdown` waits for the loop that the handler
+    # interrupts.
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     server.serve_forever()
     parameters.save()

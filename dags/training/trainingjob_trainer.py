@@ -1,7 +1,8 @@
-"""A trainer of the TrainingJob example: takes chunks from the master, trains on them, until there are none
-left.
+"""A trainer of the TrainingJob example: takes chunks from the master, trains on them,
+until there are none left.
 
-It knows no other trainer and keeps nothing: any may be killed, and others may come, at any time.
+It knows no other trainer and keeps nothing: any may be killed, and others may come, at
+any time.
 """
 
 import argparse
@@ -17,9 +18,9 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import numpy as np
 import tensorflow as tf
-from digits import Digits, load  # type: ignore[import-not-found]  # beside this script
-from trainingjob_http import PAUSE_SECONDS, ask  # type: ignore[import-not-found]
-from trainingjob_pserver import SHAPES, Arrays, pack, unpack  # type: ignore[import-not-found]
+from digits import Digits, load
+from trainingjob_http import PAUSE_SECONDS, ask
+from trainingjob_pserver import SHAPES, Arrays, pack, unpack
 
 BATCH = 16
 
@@ -48,12 +49,12 @@ def main() -> None:
         train(servers, Digits(data.images[picked], data.labels[picked]))
         time.sleep(options.chunk_delay)
         left = _call(master, "/acknowledge", {"trainer": me, "chunk": task["chunk"]})["left"]
-        print(f"pass {number} chunk {chunk}, left {left}", flush=True)  # noqa: T201 - its output
+        print(f"pass {number} chunk {chunk}, left {left}", flush=True)
 
 
 def train(servers: list[str], chunk: Digits) -> None:
-    """Train on a chunk once. For each batch, get the parameters from the servers and send them the
-    gradients."""
+    """Train on a chunk once. For each batch, get the parameters from the servers and
+    send them the gradients."""
     for start in range(0, len(chunk), BATCH):
         values: Arrays = {}
         for server in servers:
@@ -61,7 +62,11 @@ def train(servers: list[str], chunk: Digits) -> None:
         images, labels = chunk.images[start : start + BATCH], chunk.labels[start : start + BATCH]
         found = gradients(values, images, labels)
         for index, server in enumerate(servers):
-            ask(server, "/update", pack({name: found[name] for name in list(SHAPES)[index :: len(servers)]}))
+            ask(
+                server,
+                "/update",
+                pack({name: found[name] for name in list(SHAPES)[index :: len(servers)]}),
+            )
 
 
 def gradients(values: Arrays, images: Any, labels: Any) -> Arrays:
@@ -69,7 +74,9 @@ def gradients(values: Arrays, images: Any, labels: Any) -> Arrays:
     variables = {name: tf.constant(value) for name, value in values.items()}
     with tf.GradientTape() as tape:
         tape.watch(variables)
-        hidden = tf.nn.relu(images @ variables["digits/hidden/weights"] + variables["digits/hidden/biases"])
+        hidden = tf.nn.relu(
+            images @ variables["digits/hidden/weights"] + variables["digits/hidden/biases"]
+        )
         logits = hidden @ variables["digits/logits/weights"] + variables["digits/logits/biases"]
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
     return {name: np.asarray(value) for name, value in tape.gradient(loss, variables).items()}

@@ -108,7 +108,8 @@ class ElasticTaskOperator(DecoratedOperator, SubmitElasticJobOperator):
         Raises:
             InvalidError: the function can't run in the pods, or the options contradict each other.
         """
-        from edl_workflows.core.jobs.elastic_job.from_program import Framework, ProgramOptions, render_job
+        from edl_workflows.core.jobs.elastic_job.adapters import Framework
+        from edl_workflows.core.jobs.elastic_job.from_program import ProgramOptions, render_job
         from edl_workflows.pipelines.manifests.travelling import function_program
 
         program = function_program(self.python_callable, self._arguments())

@@ -8,14 +8,15 @@ from typing import Any, Literal, Self, TypeVar, cast
 from airflow.sdk import BaseOperator, TaskGroup
 
 from edl_workflows.airflow.hooks.airflow_versions import TriggerRule
-from edl_workflows.operators.elastic_job import CancelJobOperator, SubmitElasticJobOperator
+from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
 from edl_workflows.operators.job import SubmitJobOperator
-from edl_workflows.operators.scale_plan import (
+from edl_workflows.operators.stages import (
     ApplyPlanOperator,
-    CheckpointElasticJobOperator,
+    CancelJobOperator,
+    CheckpointJobOperator,
     MigrateParameterServersOperator,
     PlanScaleOperator,
-    ScaleElasticJobOperator,
+    ScaleJobOperator,
 )
 from edl_workflows.sensors.elastic_job import ScalePlanSensor
 from edl_workflows.sensors.job import JobSensor
@@ -112,10 +113,10 @@ class elastic_job(TaskGroup):  # noqa: N801 - a context manager, named like thos
 
     def scale(
         self, replicas: Mapping[str, Any] | str, *, task_id: str = "scale", **kwargs: Any
-    ) -> ScaleElasticJobOperator:
-        """Change counts or sizes of roles, as `ScaleElasticJobOperator`."""
+    ) -> ScaleJobOperator:
+        """Change counts or sizes of roles, as `ScaleJobOperator`."""
         options = {"kind": self._kind, **kwargs}
-        return self._add(ScaleElasticJobOperator, task_id, job=self.name, replicas=replicas, **options)
+        return self._add(ScaleJobOperator, task_id, job=self.name, replicas=replicas, **options)
 
     def migrate(self, *, task_id: str = "migrate", **kwargs: Any) -> MigrateParameterServersOperator:
         """Move to other parameter servers, as `MigrateParameterServersOperator`."""
@@ -126,9 +127,9 @@ class elastic_job(TaskGroup):  # noqa: N801 - a context manager, named like thos
         """Move to other parameter servers in three tasks, as `checkpoint_migrate_restart`."""
         return checkpoint_migrate_restart(group_id, job=self.name, **self._common, **kwargs)
 
-    def checkpoint(self, *, task_id: str = "checkpoint", **kwargs: Any) -> CheckpointElasticJobOperator:
-        """Save a checkpoint now, as `CheckpointElasticJobOperator`."""
-        return self._add(CheckpointElasticJobOperator, task_id, job=self.name, **kwargs)
+    def checkpoint(self, *, task_id: str = "checkpoint", **kwargs: Any) -> CheckpointJobOperator:
+        """Save a checkpoint now, as `CheckpointJobOperator`."""
+        return self._add(CheckpointJobOperator, task_id, job=self.name, **kwargs)
 
     def plan(self, *, task_id: str = "plan", **kwargs: Any) -> PlanScaleOperator:
         """Read what the job's optimizer would change now, as `PlanScaleOperator`."""
@@ -199,7 +200,7 @@ def checkpoint_migrate_restart(
             ``retries`` …
     """
     with TaskGroup(group_id) as group:
-        checkpoint = CheckpointElasticJobOperator(task_id="checkpoint", job=job, **common)
+        checkpoint = CheckpointJobOperator(task_id="checkpoint", job=job, **common)
         migration = MigrateParameterServersOperator(
             task_id="migrate",
             job=job,

@@ -27,6 +27,26 @@ httpx.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+__all__ = [
+    "AlreadyExistsError",
+    "CheckpointError",
+    "ConflictError",
+    "EdlError",
+    "ForbiddenError",
+    "InvalidError",
+    "JobDisappearedError",
+    "JobFailedError",
+    "JobFinishedError",
+    "ManifestError",
+    "NoClusterError",
+    "NotFoundError",
+    "PlanFailedError",
+    "Problem",
+    "QueueTimeoutError",
+    "StageTimeoutError",
+    "UnavailableError",
+]
+
 
 class EdlError(Exception):
     """Base class of all errors that this package raises on purpose."""

@@ -11,7 +11,7 @@ from edl_workflows.local.apiserver.objects.metadata import format_time
 from edl_workflows.local.apiserver.storage.revisions import Object
 from edl_workflows.local.capacity import NODE_NAME
 from edl_workflows.local.network.ports import LOOPBACK
-from edl_workflows.local.scheduler.plan import SchedulerNode
+from edl_workflows.local.scheduler.decision import SchedulerNode
 from edl_workflows.local.scheduler.resources import Amounts
 
 _log = structlog.get_logger(__name__)

@@ -64,7 +64,7 @@ class TimelineSample:
 
 
 @dataclass(frozen=True)
-class PlanStepSpan:
+class PhaseSpan:
     """A step of a plan, from `start` to `end` in Unix seconds."""
 
     plan: str
@@ -96,7 +96,7 @@ class Timeline:
 
     job: str
     samples: tuple[TimelineSample, ...]
-    spans: tuple[PlanStepSpan, ...]
+    spans: tuple[PhaseSpan, ...]
     restarts: tuple[TimelineRestart, ...] = ()
     goodput: float | None = None
     seconds: dict[TimeCause, int] = field(default_factory=dict)
@@ -168,12 +168,12 @@ def speed_at(samples: Sequence[TimelineSample], index: int) -> float:
     return max(0, now.step - since.step) / elapsed if elapsed else 0.0
 
 
-def plan_spans(plans: Iterable[ScalePlan], now: float) -> tuple[PlanStepSpan, ...]:
+def plan_spans(plans: Iterable[ScalePlan], now: float) -> tuple[PhaseSpan, ...]:
     """The recorded steps of `plans`; a step still under way ends at `now`. Auto plans are left out, because
     nobody requested them: the master creates them to carry out a manual plan or a replacement.
     """
     spans = [
-        PlanStepSpan(
+        PhaseSpan(
             plan.metadata.name, step.phase, _seconds(step.start_time), _seconds(step.finish_time) or now
         )
         for plan in plans
@@ -305,7 +305,7 @@ def speed_curve(samples: Sequence[TimelineSample]) -> list[tuple[float, float]]:
     return [(sample.time, speed_at(news, index)) for index, sample in enumerate(news)]
 
 
-def _draw_plans(axes: "Axes", all_spans: Sequence[PlanStepSpan], origin: float, job: str) -> None:
+def _draw_plans(axes: "Axes", all_spans: Sequence[PhaseSpan], origin: float, job: str) -> None:
     names = list(dict.fromkeys(span.plan for span in all_spans))
     for span in all_spans:
         # A very short step would be thinner than a pixel.
@@ -317,7 +317,7 @@ def _draw_plans(axes: "Axes", all_spans: Sequence[PlanStepSpan], origin: float, 
             color=PHASE_COLOURS[span.phase],
             height=0.6,
         )
-    axes.set_yticks(range(len(names)), [_short(name, job) for name in names])
+    axes.set_yticks(range(len(names)), [name.removeprefix(f"{job}-") for name in names])
     axes.invert_yaxis()
     for phase in dict.fromkeys(
         span.phase for span in all_spans if span.phase is not ScalePlanPhase.CHECKPOINTED
@@ -325,8 +325,3 @@ def _draw_plans(axes: "Axes", all_spans: Sequence[PlanStepSpan], origin: float, 
         axes.bar(0, 0, color=PHASE_COLOURS[phase], label=str(phase))
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.45), frameon=False, ncols=5, fontsize="small")
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _short(name: str, job: str) -> str:
-    """A plan's name without the job's name, which is in the title."""
-    return name.removeprefix(f"{job}-")

@@ -24,8 +24,8 @@ SERVERS, SERVER_CORES = 10, 4.0
 TRAINER_CORES = 5.0
 MIN_TRAINERS, MAX_TRAINERS = 2, 60
 NGINX_CORES = 3.0
-PLAN_INTERVAL = 5
-"""Seconds between two plans, as in PaddlePaddle EDL."""
+DECISION_INTERVAL = 5
+"""Seconds between two decisions, as in PaddlePaddle EDL."""
 START_SECONDS = 1.5
 STOP_SECONDS = 30.0
 
@@ -36,7 +36,7 @@ class PaddleCase:
 
     Attributes:
         jobs: number of jobs, submitted ten seconds apart.
-        trainers: fixed number of trainers of each job; None lets the planner decide.
+        trainers: fixed number of trainers of each job; None lets the algorithm decide.
         nginx: (seconds, instances from then on), ascending.
         seconds: the measured time.
     """
@@ -128,8 +128,8 @@ class _Experiment:
     def step(self, now: int) -> None:
         self._stopping = [pod for pod in self._stopping if pod.gone_at > now]
         self._arrive(now)
-        if self._case.trainers is None and now % PLAN_INTERVAL == 0:
-            self._plan(now)
+        if self._case.trainers is None and now % DECISION_INTERVAL == 0:
+            self._scale_jobs(now)
         self._schedule(now)
         self._measure(now)
 
@@ -170,8 +170,8 @@ class _Experiment:
             pod.gone_at = now + STOP_SECONDS
             self._stopping.append(pod)
 
-    def _plan(self, now: int) -> None:
-        """Carry out a plan: delete pods on other nodes than planned, and create new ones."""
+    def _scale_jobs(self, now: int) -> None:
+        """Carry out a decision: delete pods on other nodes than decided, and create new ones."""
         jobs = {
             job: fulfilment.FulfilmentJob(
                 {"cpu": TRAINER_CORES}, MIN_TRAINERS, MAX_TRAINERS, len(pods), _places(pods)
@@ -182,10 +182,10 @@ class _Experiment:
             for number, pod in enumerate(pods):
                 if pod.node is None:
                     jobs[f"{owner}/{number}"] = fulfilment.FulfilmentJob({"cpu": pod.cores}, 1, 1, 1)
-        plan = fulfilment.plan_fulfilment(jobs, self._available_nodes())
-        for job, change in plan.changes.items():
+        decision = fulfilment.decide_fulfilment(jobs, self._available_nodes())
+        for job, change in decision.changes.items():
             pods = self._trainers[job]
-            stay = Counter(plan.places.get(job, _places(pods)))
+            stay = Counter(decision.places.get(job, _places(pods)))
             for pod in [pod for pod in pods if pod.node is not None]:
                 if stay[str(pod.node)]:
                     stay[str(pod.node)] -= 1

@@ -36,10 +36,6 @@ class CsvRow:
     line: int
     fields: Mapping[str, str | None]
 
-    def has(self, name: str) -> bool:
-        """Whether this column is not empty."""
-        return bool(self.fields.get(name))
-
     def text(self, *names: str) -> str:
         """The text in the first of these columns that exists.
 

@@ -8,12 +8,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 from edl_workflows.core.exceptions import InvalidError
-from edl_workflows.core.scaling.policies import policy_entry
 from edl_workflows.core.scaling.pollux.goodput_fit import FitCache
 from edl_workflows.simulator.application import Application
 from edl_workflows.simulator.cluster import SimulationRun, SimulationSettings, simulate
 from edl_workflows.simulator.metrics import RunMetrics, measure_run
-from edl_workflows.simulator.schedulers.scheduler import SchedulerInputs, make_scheduler
+from edl_workflows.simulator.schedulers.catalog import simulated_policy
+from edl_workflows.simulator.schedulers.scheduler import SchedulerInputs
 from edl_workflows.simulator.workload import WorkloadJob
 
 _METRICS = tuple(metric.name for metric in fields(RunMetrics))
@@ -45,7 +45,7 @@ class Study:
 
     Attributes:
         workload: the jobs.
-        policy: a name in `edl_workflows.core.scaling.policies`.
+        policy: a name in `edl_workflows.simulator.schedulers.catalog`.
         seed: the seed of what is random in `settings`.
         settings: the cluster, with its capacity changes.
     """
@@ -77,15 +77,16 @@ class Study:
         Raises:
             InvalidError: the policy is unknown, a job can never run, or `simulate` refuses the input.
         """
-        scheduler = make_scheduler(self.policy, SchedulerInputs(self.workload.most_replicas, fits))
+        policy = simulated_policy(self.policy)
         gpus = self.settings.nodes * self.settings.node_gpus
         greedy = [job for job in self.workload.jobs if job.replicas > gpus]
-        if policy_entry(self.policy).rigid and greedy:
+        if policy.rigid and greedy:
             raise InvalidError(
                 f"{self.workload.name}: job {greedy[0].name} asks for {greedy[0].replicas} GPUs, which "
                 f"{self.policy} gives as a whole, and the cluster has {gpus}; "
                 "simulate more nodes, or another policy"
             )
+        scheduler = policy.make(SchedulerInputs(self.workload.most_replicas, fits))
         return simulate(self.workload.jobs, self.workload.applications, scheduler, self.settings)
 
 

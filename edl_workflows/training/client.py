@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import httpx
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
+from edl_workflows.core.backoff import Backoff
 from edl_workflows.core.exceptions import (
     ConflictError,
     EdlError,
@@ -22,6 +23,7 @@ from edl_workflows.core.exceptions import (
     NotFoundError,
     UnavailableError,
 )
+from edl_workflows.core.protocol import routes
 from edl_workflows.core.protocol.cluster import CheckpointRef
 from edl_workflows.core.protocol.datasets import (
     AckReply,
@@ -71,6 +73,7 @@ LONGEST_DELAY = 3.0
 """Seconds; limits the load that the nodes of a large job put on a master that restarts."""
 
 Result = TypeVar("Result")
+Request = TypeVar("Request", bound=Message)
 Answer = TypeVar("Answer", bound=Message)
 
 log = logging.getLogger(__name__)
@@ -136,125 +139,123 @@ class MasterClient:
 
     def register(self, registration: Registration) -> Directive:
         """Register the node when the agent has started."""
-        return self._post("/v1/nodes", registration, Directive)
+        return self._call(routes.REGISTER, registration)
 
     def heartbeat(self, heartbeat: Heartbeat) -> Directive:
         """Report that the node is alive."""
-        return self._post("/v1/nodes/heartbeat", heartbeat, Directive)
+        return self._call(routes.HEARTBEAT, heartbeat)
 
     def directive(self, node: NodeRef, after: int, wait: float) -> Directive:
         """The node's directive; waits up to `wait` seconds for one that is newer than revision `after`."""
-        params: dict[str, str | int | float] = {
-            "type": node.type,
-            "id": node.id,
-            "after": after,
-            "wait": wait,
-        }
-        return self._get("/v1/directive", params, Directive, wait)
+        query = routes.DirectiveQuery(type=node.type, id=node.id, after=after, wait=wait)
+        return self._call(routes.DIRECTIVE, query)
 
     def process(self, report: ProcessReport) -> Directive:
         """Report that a training process reached a state."""
-        return self._post("/v1/processes", report, Directive)
+        return self._call(routes.PROCESS, report)
 
     def died(self, report: ExitReport) -> Directive:
         """Report at once that the node's training process has ended."""
-        return self._post("/v1/processes/deaths", report, Directive)
+        return self._call(routes.DEATH, report)
 
     def presence(self, report: PresenceReport) -> Directive:
         """Report that a training process is alive, and whether it waits for other members."""
-        return self._post("/v1/processes/presence", report, Directive)
+        return self._call(routes.PRESENCE, report)
 
     def crash(self, report: CrashReport) -> Directive:
         """Report that a training process exited while preparing."""
-        return self._post("/v1/processes/crashes", report, Directive)
+        return self._call(routes.CRASH, report)
 
     def stacks(self, report: StackReport) -> Directive:
         """Report the stacks of the node's training process."""
-        return self._post("/v1/nodes/stacks", report, Directive)
+        return self._call(routes.STACKS, report)
 
     def node_check(self, report: CheckReport) -> Directive:
         """Report the measurement of a node check."""
-        return self._post("/v1/nodes/check", report, Directive)
+        return self._call(routes.NODE_CHECK, report)
 
     def exit(self, report: ExitReport) -> ExitVerdict:
         """Report the exit of the training process; the answer says whether to wait for the next version."""
-        return self._post("/v1/nodes/exit", report, ExitVerdict)
+        return self._call(routes.EXIT, report)
 
     def step(self, report: StepReport) -> Directive:
         """Report the newest training step."""
-        return self._post("/v1/steps", report, Directive)
+        return self._call(routes.STEP, report)
 
     def result(self, report: ResultReport) -> ResultReceipt:
         """Report what the training function returned."""
-        return self._post("/v1/result", report, ResultReceipt)
+        return self._call(routes.RESULT, report)
 
     def begin_checkpoint(self, begin: CheckpointBegin) -> CheckpointTicket:
         """Announce a checkpoint; the master records the data position."""
-        return self._post("/v1/checkpoints", begin, CheckpointTicket)
+        return self._call(routes.BEGIN_CHECKPOINT, begin)
 
     def end_checkpoint(self, ticket: str, end: CheckpointEnd) -> CheckpointRef:
         """Report a checkpoint complete, or failed."""
-        return self._post(f"/v1/checkpoints/{ticket}", end, CheckpointRef)
+        return self._call(routes.END_CHECKPOINT, end, ticket=ticket)
 
     def restored_checkpoint(self, restore: CheckpointRestore) -> Directive:
         """Report the checkpoint that the chief starts from."""
-        return self._post("/v1/checkpoints/restored", restore, Directive)
+        return self._call(routes.RESTORED_CHECKPOINT, restore)
 
     def report_model(self, report: ModelReport) -> ModelVerdict:
         """Report the evaluation of the restored model; the answer says whether the version may train."""
-        return self._post("/v1/checkpoints/model", report, ModelVerdict)
+        return self._call(routes.MODEL, report)
 
     def damaged_checkpoint(self, damage: CheckpointDamage) -> Directive:
         """Report a checkpoint that can't be restored."""
-        return self._post("/v1/checkpoints/damaged", damage, Directive)
+        return self._call(routes.DAMAGED_CHECKPOINT, damage)
 
     def dataset(self, params: DatasetParams) -> DatasetProgress:
         """Register a data set."""
-        return self._post("/v1/datasets", params, DatasetProgress)
+        return self._call(routes.DATASET, params)
 
     def progress(self, dataset: str) -> DatasetProgress:
         """Get the progress of a data set."""
-        return self._get(f"/v1/datasets/{dataset}", {}, DatasetProgress)
+        return self._call(routes.PROGRESS, name=dataset)
 
     def offsets(self, dataset: str, update: StreamUpdate) -> DatasetProgress:
         """Report the current end offsets of a stream's partitions."""
-        return self._post(f"/v1/datasets/{dataset}/offsets", update, DatasetProgress)
+        return self._call(routes.OFFSETS, update, name=dataset)
 
     def lease(self, dataset: str, request: LeaseRequest) -> LeaseReply:
         """Lease shards."""
-        return self._post(f"/v1/datasets/{dataset}/lease", request, LeaseReply)
+        return self._call(routes.LEASE, request, name=dataset)
 
     def acknowledge(self, dataset: str, request: AckRequest) -> AckReply:
         """Acknowledge or return shards."""
-        return self._post(f"/v1/datasets/{dataset}/ack", request, AckReply)
+        return self._call(routes.ACKNOWLEDGE, request, name=dataset)
 
     def join_sync(self, name: str, join: SyncJoin) -> SyncState:
         """Join a sync group."""
-        return self._post(f"/v1/sync/{name}", join, SyncState)
+        return self._call(routes.JOIN_SYNC, join, name=name)
 
     def sync(self, name: str, wait: float) -> SyncState:
         """Whether all members of a sync group have joined; waits up to `wait` seconds for that."""
-        return self._get(f"/v1/sync/{name}", {"wait": wait}, SyncState, wait)
+        return self._call(routes.SYNC, routes.WaitQuery(wait=wait), name=name)
 
     def open_barrier(self, name: str, join: SyncJoin) -> BarrierState:
         """Open a barrier, now and for later callers."""
-        return self._post(f"/v1/barriers/{name}", join, BarrierState)
+        return self._call(routes.OPEN_BARRIER, join, name=name)
 
     def barrier(self, name: str, wait: float) -> BarrierState:
         """Whether a barrier is open; waits up to `wait` seconds for it."""
-        return self._get(f"/v1/barriers/{name}", {"wait": wait}, BarrierState, wait)
+        return self._call(routes.BARRIER, routes.WaitQuery(wait=wait), name=name)
 
-    def _post(self, path: str, body: Message, answer: type[Answer]) -> Answer:
-        request = self._http.build_request(
-            "POST", path, content=body.model_dump_json(), headers={"Content-Type": "application/json"}
-        )
-        return self._send(request, answer)
-
-    def _get(
-        self, path: str, params: dict[str, str | int | float], answer: type[Answer], wait: float = 0.0
+    def _call(
+        self, route: routes.Route[Request, Answer], message: Request | None = None, **names: str
     ) -> Answer:
-        timeout = httpx.Timeout(ANSWER_SECONDS + wait, connect=CONNECT_SECONDS)
-        return self._send(self._http.build_request("GET", path, params=params, timeout=timeout), answer)
+        path = route.path.format(**names)
+        if route.method == "GET":
+            query = {} if message is None else message.model_dump(mode="json")
+            timeout = httpx.Timeout(ANSWER_SECONDS + query.get("wait", 0.0), connect=CONNECT_SECONDS)
+            request = self._http.build_request("GET", path, params=query, timeout=timeout)
+        else:
+            content = b"" if message is None else message.model_dump_json()
+            request = self._http.build_request(
+                "POST", path, content=content, headers={"Content-Type": "application/json"}
+            )
+        return self._send(request, route.answer)
 
     def _send(self, request: httpx.Request, answer: type[Answer]) -> Answer:
         where = f"{request.method} {request.url}"
@@ -275,7 +276,7 @@ class MasterClient:
                 f"{where}: the job's master answered {response.status_code}: {_detail(response)}"
             )
         try:
-            return TypeAdapter(answer).validate_json(response.content)
+            return answer.model_validate_json(response.content)
         except ValidationError as error:
             raise UnavailableError(f"{where}: the answer is not a {answer.__name__}: {error}") from error
 
@@ -289,34 +290,34 @@ def _detail(response: httpx.Response) -> str:
     return response.text[:1000]
 
 
-class BackOff:
-    """Exponential back-off with jitter; `wait` returns early when `stop` is set."""
+class Retries:
+    """Pauses between attempts, with jitter; `wait` returns early when `stop` is set."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
-        self._delay = FIRST_DELAY
+        self._failures = 0
 
     def reset(self) -> None:
         """Start over after a success."""
-        self._delay = FIRST_DELAY
+        self._failures = 0
 
     def next_delay(self) -> float:
         """Seconds until the next attempt, for callers that don't block."""
-        delay = self._delay * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
-        self._delay = min(LONGEST_DELAY, self._delay * 2)
-        return delay
+        self._failures += 1
+        jitter = random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
+        return Backoff(FIRST_DELAY, LONGEST_DELAY).delay(self._failures) * jitter
 
     def wait(self) -> bool:
         """Wait until the next attempt is due. Returns True if `stop` was set in the meantime."""
         return self._stop.wait(self.next_delay())
 
 
-def call_until_answered(call: Callable[[], Result], stop: threading.Event) -> Result | None:
+def call_until_answered(call: Callable[[], Result], stop: threading.Event | None = None) -> Result | None:
     """Repeat a call until the master, which may be restarting, answers.
 
     Args:
         call: one attempt; must be repeatable.
-        stop: ends the retries when set.
+        stop: ends the retries when set; None: nothing ends them.
 
     Returns:
         The answer; None if `stop` was set before an answer arrived.
@@ -324,7 +325,8 @@ def call_until_answered(call: Callable[[], Result], stop: threading.Event) -> Re
     Raises:
         EdlError: the master rejected the call.
     """
-    back_off = BackOff(stop)
+    stop = stop or threading.Event()
+    retries = Retries(stop)
     complained = False
     while not stop.is_set():
         try:
@@ -333,6 +335,6 @@ def call_until_answered(call: Callable[[], Result], stop: threading.Event) -> Re
             if not complained:
                 log.warning("%s; retrying", error)
                 complained = True
-        if back_off.wait():
+        if retries.wait():
             break
     return None

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from edl_workflows.core.exceptions import InvalidError
@@ -230,10 +230,17 @@ class ClusterMember(ABC):
         handler."""
         self._watch.nudge()
 
-    def allow_server_changes(self, changes: ServerChanges, reason: str = "") -> None:
+    def allow_server_changes(
+        self, changes: ServerChanges, reason: str = "", warnings: Sequence[str] = ()
+    ) -> None:
         """State which changes of the parameter servers the model survives. The master rejects other changes,
-        and the job's status shows `reason`. Call it before `wait_until_active`."""
-        self._servers = ServerReport(changes=changes, reason=reason[:_REASON_CHARACTERS])
+        and the job's status shows `reason`, and in `status.warnings` the `warnings` about the model. Call it
+        before `wait_until_active`."""
+        self._servers = ServerReport(
+            changes=changes,
+            reason=reason[:_REASON_CHARACTERS],
+            warnings=[warning[:_REASON_CHARACTERS] for warning in warnings],
+        )
 
     def declare_one_model(self) -> None:
         """State that the workers train one model, because the program combines what they learn. The adapters

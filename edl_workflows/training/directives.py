@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from edl_workflows.core.exceptions import EdlError, NotFoundError
 from edl_workflows.core.protocol.nodes import Directive, NodeRef
-from edl_workflows.training.client import BackOff, MasterClient
+from edl_workflows.training.client import MasterClient, Retries
 
 POLL_SECONDS = 25.0
 """Less than the master's limit of 30 s, and than the usual time-outs of proxies."""
@@ -97,7 +97,7 @@ class DirectiveWatch:
             self._on_change()
 
     def _follow(self) -> None:
-        back_off = BackOff(self._stop)
+        retries = Retries(self._stop)
         registered = self._register is None
         logged_error = ""
         while not self._stop.is_set():
@@ -109,7 +109,7 @@ class DirectiveWatch:
                 wait = POLL_SECONDS if self._heard else 0.0
                 # The directive is accepted even if its revision is lower: the master may have been restarted.
                 self._accept(self._client.directive(self._node, self.latest.revision, wait))
-                back_off.reset()
+                retries.reset()
                 logged_error = ""
             except EdlError as error:
                 if isinstance(error, NotFoundError):
@@ -117,7 +117,7 @@ class DirectiveWatch:
                 if not self._stop.is_set() and logged_error != type(error).__name__:
                     log.warning("%s; retrying", error)
                     logged_error = type(error).__name__
-                back_off.wait()
+                retries.wait()
 
 
 def prepared_version(directive: Directive) -> int:

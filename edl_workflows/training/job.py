@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -254,16 +253,13 @@ class Job(ClusterMember):
         return self._saving.position
 
     def should_checkpoint(self) -> bool:
-        """Whether this process is the chief and a requested or periodic checkpoint is due.
-
-        `between_steps` checks it, too; this is for loops that prepare something for the checkpoint.
-        """
+        """Whether this process is the chief and a requested or periodic checkpoint is due. For loops that
+        prepare something for the checkpoint; `between_steps` checks it, too."""
         return self.active and self._saving.due(self._watch.latest) and self.is_chief
 
     def checkpoint_wish(self) -> SaveWish:
         """On the chief, what all members should save together after this step (`checkpoint_part`)."""
-        mine = self.active and self.is_chief
-        return self._saving.wish(self._watch.latest) if mine else SaveWish.NOTHING
+        return self._saving.wish(self._watch.latest) if self.active and self.is_chief else SaveWish.NOTHING
 
     def checkpoint_part(self, wish: SaveWish) -> None:
         """Save this member's part of a checkpoint (`TwoStages.part`). All members call it after the same
@@ -314,10 +310,8 @@ class Job(ClusterMember):
             over = self._terminated or self._superseded_by(self._watch.latest) or time.monotonic() > deadline
             if over or not self._saving.error:
                 # Most likely a parameter server exited a moment too early.
-                reason = (
-                    f"the last checkpoint could not be saved: {self._saving.error or 'its cluster is gone'}"
-                )
-                self.cluster_lost(reason, CHECKPOINT_EXIT_CODE)
+                error = self._saving.error or "its cluster is gone"
+                self.cluster_lost(f"the last checkpoint could not be saved: {error}", CHECKPOINT_EXIT_CODE)
             log.warning("the last checkpoint could not be saved, trying again: %s", self._saving.error)
             self._watch.wait_for(lambda d: self._terminated or self._superseded_by(d), LAST_SAVE_PAUSE)
 
@@ -355,7 +349,7 @@ class Job(ClusterMember):
             SystemExit: the process was asked to exit.
         """
         try:
-            call_until_answered(self._watch.refresh, threading.Event())
+            call_until_answered(self._watch.refresh)
         except EdlError as error:
             log.warning("%s", error)
         self.between_steps()
@@ -367,26 +361,22 @@ class Job(ClusterMember):
             EdlError: the master rejected the request.
         """
         self.declare_one_model()  # the workers coordinate, most likely for that
-        stop = threading.Event()
-        state = call_until_answered(lambda: self._client.join_sync(name, SyncJoin(node=self.node)), stop)
+        state = call_until_answered(lambda: self._client.join_sync(name, SyncJoin(node=self.node)))
         while state is None or not state.finished:
             self.between_steps()
-            state = call_until_answered(lambda: self._client.sync(name, SYNC_WAIT_SECONDS), stop)
+            state = call_until_answered(lambda: self._client.sync(name, SYNC_WAIT_SECONDS))
 
     def barrier(self, name: str) -> None:
         """Wait until some process opens the barrier (`open_barrier`)."""
         self.declare_one_model()
-        stop = threading.Event()
         state = None
         while state is None or not state.open:
             self.between_steps()
-            state = call_until_answered(lambda: self._client.barrier(name, SYNC_WAIT_SECONDS), stop)
+            state = call_until_answered(lambda: self._client.barrier(name, SYNC_WAIT_SECONDS))
 
     def open_barrier(self, name: str) -> None:
         """Release all processes that wait at a barrier, now and later."""
-        call_until_answered(
-            lambda: self._client.open_barrier(name, SyncJoin(node=self.node)), threading.Event()
-        )
+        call_until_answered(lambda: self._client.open_barrier(name, SyncJoin(node=self.node)))
 
     def cluster_lost(
         self, reason: str, code: int = CLUSTER_LOST_EXIT_CODE, patience: float | None = None
@@ -437,7 +427,7 @@ class Job(ClusterMember):
 
     def _reader(self, fields: dict[str, Any], ahead: int) -> ShardReader:
         params = dataset_params(fields)
-        call_until_answered(lambda: self._client.dataset(params), threading.Event())
+        call_until_answered(lambda: self._client.dataset(params))
         reader = ShardReader(
             self._client,
             LeaseRequest(node=self.node, version=self.version, max_shards=max(1, ahead)),

@@ -16,7 +16,7 @@ class TrainingOptions:
         threads: number of the framework's inter-op and intra-op threads in each process; 0: one per core.
         async_save: save in two stages: training waits only for a copy in shared memory, which the agent then
             writes to storage. The checkpoints are then in safetensors format
-            (`edl_workflows.training.checkpoints.tensors.load`), not in the framework's. Collective jobs
+            (`edl_workflows.training.load_checkpoint`), not in the framework's. Collective jobs
             always save this way.
         memory_seconds: with ``async_save``: interval of additional copies that stay in memory, which the
             agent saves only if the chief's process dies; None: no additional copies.

@@ -16,7 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from edl_workflows.local import daemon, testing
+from edl_workflows.local import daemon
+from tests import local_cluster
 from tests.clients.environments import python_environment
 from tests.demo.airflow import Airflow
 
@@ -39,7 +40,7 @@ def _servers_watched(cluster: Path) -> Iterator[dict[str, bool]]:
 
     def look() -> None:
         while not over.wait(1.0):
-            for name, on_loopback in {**testing.servers(cluster), **_own_servers(cluster)}.items():
+            for name, on_loopback in {**local_cluster.servers(cluster), **_own_servers(cluster)}.items():
                 seen[name] = seen.get(name, True) and on_loopback
 
     watcher = threading.Thread(target=look)

@@ -10,13 +10,13 @@ from airflow.sdk import DAG, task
 
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.jobs.elastic_job.program import PROGRAM_KEY, TrainingProgram
-from edl_workflows.local.testing import Settings
-from edl_workflows.local.testing import cluster as local_cluster
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import CONFIG_MAPS, Object, Scope
 from tests.airflow import dags
 from tests.airflow.support import IN_AIRFLOW, StandIn, jobs
+from tests.local_cluster import Settings
+from tests.local_cluster import cluster as local_cluster
 
 pytestmark = [*IN_AIRFLOW, pytest.mark.usefixtures("connection")]
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.local.testing import LocalCluster, Settings
-from edl_workflows.local.testing import cluster as local_cluster
 from tests.airflow import dags
 from tests.airflow.support import IN_AIRFLOW
 from tests.clients.environments import python_environment
+from tests.local_cluster import LocalCluster, Settings
+from tests.local_cluster import cluster as local_cluster
 
 pytestmark = [*IN_AIRFLOW, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -13,8 +13,8 @@ import yaml
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob
 from edl_workflows.core.jobs.training_job.model import TrainingJob
 from edl_workflows.operators.base import StageTask
-from edl_workflows.operators.elastic_job import CancelJobOperator
 from edl_workflows.operators.job import SubmitJobOperator
+from edl_workflows.operators.stages import CancelJobOperator
 from tests.airflow.support import IN_AIRFLOW
 
 pytestmark = IN_AIRFLOW

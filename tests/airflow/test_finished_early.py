@@ -8,8 +8,7 @@ import pytest
 from airflow.sdk import DAG
 
 from edl_workflows.operators.base import WhenFinished
-from edl_workflows.operators.elastic_job import SuspendElasticJobOperator
-from edl_workflows.operators.scale_plan import CheckpointElasticJobOperator, ScaleElasticJobOperator
+from edl_workflows.operators.stages import CheckpointJobOperator, ScaleJobOperator, SuspendJobOperator
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.sensors.elastic_job import ElasticJobSensor, ScalePlanSensor
@@ -39,9 +38,9 @@ def test_a_job_that_succeeded_early_is_no_error(
     with DAG(f"early-{choice}", schedule=None) as dag:
         common: dict[str, Any] = {"if_finished": choice, **RETRY_ONCE}
         ElasticJobSensor(task_id="step", name="mnist", step=10**9, deferrable=True, timeout=60, **common)
-        ScaleElasticJobOperator(task_id="scale", job="mnist", replicas={"worker": 3}, **common)
-        CheckpointElasticJobOperator(task_id="checkpoint", job="mnist", deferrable=True, **common)
-        SuspendElasticJobOperator(task_id="suspend", name="mnist", wait_for_completion=False, **common)
+        ScaleJobOperator(task_id="scale", job="mnist", replicas={"worker": 3}, **common)
+        CheckpointJobOperator(task_id="checkpoint", job="mnist", deferrable=True, **common)
+        SuspendJobOperator(task_id="suspend", name="mnist", wait_for_completion=False, **common)
         ElasticJobSensor(task_id="reached", name="mnist", step=100, timeout=60, **common)
 
     run = dags.run(dag)
@@ -58,12 +57,10 @@ def test_a_job_that_succeeds_during_the_change(connection: None, cluster: Cluste
     stand_in.fail, stand_in.failure = True, "JobFinished"
     client.create(cluster, elastic_job("mnist"))
     with DAG("early-during", schedule=None) as dag:
-        scale = ScaleElasticJobOperator(
+        scale = ScaleJobOperator(
             task_id="scale", job="mnist", replicas={"worker": 3}, deferrable=True, **RETRY_ONCE
         )
-        checkpoint = CheckpointElasticJobOperator(
-            task_id="checkpoint", job="mnist", wait_for_completion=False
-        )
+        checkpoint = CheckpointJobOperator(task_id="checkpoint", job="mnist", wait_for_completion=False)
         name: Any = checkpoint.output["name"]  # type: ignore[index]
         follow = ScalePlanSensor(task_id="follow", name=name, timeout=60, deferrable=True)
         [scale, checkpoint >> follow]
@@ -85,7 +82,7 @@ def test_a_job_that_has_failed_is_not_waited_for_again(
         ElasticJobSensor(
             task_id="soft", name="mnist", deferrable=deferrable, timeout=60, soft_fail=True, **RETRY_ONCE
         )
-        ScaleElasticJobOperator(
+        ScaleJobOperator(
             task_id="scale", job="mnist", replicas={"worker": 3}, deferrable=deferrable, **RETRY_ONCE
         )
 

@@ -20,8 +20,8 @@ from packaging.version import Version
 from edl_workflows.airflow import triggers
 from edl_workflows.airflow.task_groups import elastic_job as job_group
 from edl_workflows.core.kubernetes.names import DATA_ANNOTATION
-from edl_workflows.operators.elastic_job import DeleteElasticJobOperator, SubmitElasticJobOperator
-from edl_workflows.operators.scale_plan import CheckpointElasticJobOperator
+from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
+from edl_workflows.operators.stages import CheckpointJobOperator, DeleteJobOperator
 from edl_workflows.pipelines.stages import driver
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
@@ -202,8 +202,8 @@ def test_the_run_of_a_job_that_is_cancelled_ends(
             job.wait(step=10**9, poke_interval=0.2, timeout=1)
         SubmitElasticJobOperator(
             task_id="left", manifest=elastic_job("left"), wait_for_completion=False
-        ) >> DeleteElasticJobOperator(task_id="delete", name="left")
-        DeleteElasticJobOperator(task_id="delete-other", name="by-hand")
+        ) >> DeleteJobOperator(task_id="delete", name="left")
+        DeleteJobOperator(task_id="delete-other", name="by-hand")
 
     dags.run(dag)
 
@@ -236,7 +236,7 @@ def test_a_group_has_one_run_for_its_job(
     """The task that submits starts the job's run, and the task that waits ends it. A plan is no run."""
     with DAG("lineage-group", schedule=None) as dag:
         with job_group("group", manifest=elastic_job("mnist"), deferrable=True) as job:
-            CheckpointElasticJobOperator(task_id="save", job=job.name) >> DeleteElasticJobOperator(
+            CheckpointJobOperator(task_id="save", job=job.name) >> DeleteJobOperator(
                 task_id="other", name="other"
             )
         job.trained.on_execute_callback = [lambda _context: stand_in.end("mnist")]

@@ -7,18 +7,16 @@ import pytest
 from airflow.sdk import DAG, BaseOperator
 from airflow.triggers.base import BaseTrigger
 
-from edl_workflows.operators.elastic_job import (
-    DeleteElasticJobOperator,
-    ResumeElasticJobOperator,
-    SubmitElasticJobOperator,
-    SuspendElasticJobOperator,
-)
-from edl_workflows.operators.scale_plan import (
+from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
+from edl_workflows.operators.stages import (
     ApplyPlanOperator,
-    CheckpointElasticJobOperator,
+    CheckpointJobOperator,
+    DeleteJobOperator,
     MigrateParameterServersOperator,
     PlanScaleOperator,
-    ScaleElasticJobOperator,
+    ResumeJobOperator,
+    ScaleJobOperator,
+    SuspendJobOperator,
 )
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
@@ -38,7 +36,7 @@ ROWS: dict[str, tuple[Callable[..., BaseOperator], dict[str, Any]]] = {
         {"name": "new", "phase": "Succeeded", "step": 100},
     ),
     "scale": (
-        lambda **kw: ScaleElasticJobOperator(job="mnist", replicas={"worker": 3}, **kw),
+        lambda **kw: ScaleJobOperator(job="mnist", replicas={"worker": 3}, **kw),
         {"job": "mnist", "phase": "Succeeded"},
     ),
     "plan": (
@@ -50,7 +48,7 @@ ROWS: dict[str, tuple[Callable[..., BaseOperator], dict[str, Any]]] = {
         {"job": "mnist", "phase": "Succeeded"},
     ),
     "checkpoint": (
-        lambda **kw: CheckpointElasticJobOperator(job="mnist", **kw),
+        lambda **kw: CheckpointJobOperator(job="mnist", **kw),
         {"checkpoint": {"uri": "/ck/120", "step": 120}},
     ),
     "migrate": (
@@ -59,9 +57,9 @@ ROWS: dict[str, tuple[Callable[..., BaseOperator], dict[str, Any]]] = {
         ),
         {"phase": "Succeeded", "resumedStep": 121, "stallSeconds": 0.5},
     ),
-    "suspend": (lambda **kw: SuspendElasticJobOperator(name="mnist", **kw), {"phase": "Suspended"}),
-    "resume": (lambda **kw: ResumeElasticJobOperator(name="mnist", **kw), {"phase": "Running"}),
-    "delete": (lambda **kw: DeleteElasticJobOperator(name="mnist", **kw), {"name": "mnist"}),
+    "suspend": (lambda **kw: SuspendJobOperator(name="mnist", **kw), {"phase": "Suspended"}),
+    "resume": (lambda **kw: ResumeJobOperator(name="mnist", **kw), {"phase": "Running"}),
+    "delete": (lambda **kw: DeleteJobOperator(name="mnist", **kw), {"name": "mnist"}),
     "sensor": (
         lambda **kw: ElasticJobSensor(name="mnist", phases=["Running"], step=100, poke_interval=0.2, **kw),
         {"phase": "Running", "step": 100},

@@ -11,8 +11,8 @@ from airflow.sdk import DAG, Asset
 
 from edl_workflows.airflow.task_groups import checkpoint_migrate_restart
 from edl_workflows.airflow.task_groups import elastic_job as job_group
-from edl_workflows.operators.elastic_job import CancelJobOperator, SubmitElasticJobOperator
-from edl_workflows.operators.scale_plan import MigrateParameterServersOperator
+from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
+from edl_workflows.operators.stages import CancelJobOperator, MigrateParameterServersOperator
 from edl_workflows.pipelines.waiting import ownership
 from edl_workflows.pipelines.waiting.goals import Handle
 from edl_workflows.runtime.kube import client

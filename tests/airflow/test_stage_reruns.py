@@ -2,7 +2,7 @@
 and the trigger themselves, against a real API server."""
 
 import asyncio
-from collections.abc import Callable
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,51 +18,19 @@ from edl_workflows.airflow import triggers
 from edl_workflows.airflow.hooks.task_state import DELETED
 from edl_workflows.operators import base
 from edl_workflows.operators.base import StageTask
-from edl_workflows.operators.elastic_job import (
-    AutoscaleJobOperator,
-    CancelJobOperator,
-    DeleteElasticJobOperator,
-    ResumeElasticJobOperator,
-    SubmitElasticJobOperator,
-    SuspendElasticJobOperator,
-)
-from edl_workflows.operators.scale_plan import (
-    ApplyPlanOperator,
-    CheckpointElasticJobOperator,
-    MigrateParameterServersOperator,
-    PlanScaleOperator,
-    ScaleElasticJobOperator,
-)
-from edl_workflows.pipelines.stages.catalog import STAGES as CATALOG
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import ELASTIC_JOBS, PODS, SCALE_PLANS
-from edl_workflows.sensors.elastic_job import ElasticJobSensor
 from tests.airflow.support import IN_AIRFLOW, create_ps_pod, elastic_job, eventually, jobs, plans, pods
 from tests.airflow.test_deferral import Store, TaskInstance, context
+from tests.cases.stages import REPLACED, SKIPPED, STAGE_CASES, SUCCEEDS, UNREACHABLE, WAITS
 
 pytestmark = [*IN_AIRFLOW, pytest.mark.usefixtures("connection")]
 
 RUNNING, SUCCEEDED, FAILED, GONE = STATES = ("running", "succeeded", "failed", "gone")
-MIGRATE: dict[int | str, Any] = {0: {"cpu": "2"}}
-
-STAGES: dict[str, Callable[..., StageTask]] = {
-    "submit": lambda **kw: SubmitElasticJobOperator(manifest=elastic_job("mnist"), **kw),
-    "wait": lambda **kw: ElasticJobSensor(name="mnist", **kw),
-    "wait for a step": lambda **kw: ElasticJobSensor(name="mnist", step=200, **kw),
-    "scale": lambda **kw: ScaleElasticJobOperator(job="mnist", replicas={"worker": 3}, **kw),
-    "migrate": lambda **kw: MigrateParameterServersOperator(job="mnist", migrate=MIGRATE, **kw),
-    "checkpoint": lambda **kw: CheckpointElasticJobOperator(job="mnist", **kw),
-    "plan": lambda **kw: PlanScaleOperator(job="mnist", wait_for_change=True, **kw),
-    "apply": lambda **kw: ApplyPlanOperator(
-        job="mnist", plan={"replicas": {"worker": {"replicas": 3}}}, **kw
-    ),
-    "suspend": lambda **kw: SuspendElasticJobOperator(name="mnist", **kw),
-    "resume": lambda **kw: ResumeElasticJobOperator(name="mnist", **kw),
-    "autoscale": lambda **kw: AutoscaleJobOperator(name="mnist", **kw),
-    "cancel": lambda **kw: CancelJobOperator(name="mnist", **kw),
-    "delete": lambda **kw: DeleteElasticJobOperator(name="mnist", **kw),
-}
+TASKS = {task.name: task for cases in STAGE_CASES.values() for task in cases.tasks}
+WAITING = [cases.tasks[0].name for cases in STAGE_CASES.values() if cases.tasks and cases.tasks[0].retried]
+"""A task of each stage whose tasks wait."""
 
 
 def status_of(state: str, step: int = 100) -> dict[str, Any]:
@@ -87,7 +55,7 @@ def create_job(cluster: Cluster, stage: str) -> None:
 
 def attempt(stage: str, store: Store, number: int = 1) -> str:
     """Run the task as a worker does; what it comes to."""
-    task = STAGES[stage](task_id="task", deferrable=True, retries=1)
+    task = TASKS[stage].make(task_id="task", deferrable=True, retries=1)
     try:
         task.execute(context(store, try_number=number, max_tries=1))
     except TaskDeferred:
@@ -107,8 +75,7 @@ def reach_goal(cluster: Cluster, stage: str) -> None:
         client.patch_status(cluster, SCALE_PLANS, name, {"phase": "Succeeded"})
     if jobs(cluster):
         planned = {"stage": "s", "replicaResourceSpecs": {"worker": {"replicas": 3}}}
-        phase = {"submit": "Succeeded", "wait": "Succeeded", "suspend": "Suspended"}.get(stage, "Running")
-        reached = {**status_of(RUNNING, 200), "phase": phase, "autoscaling": planned}
+        reached = {**status_of(RUNNING, 200), "phase": TASKS[stage].goal, "autoscaling": planned}
         client.patch_status(cluster, ELASTIC_JOBS, "mnist", reached)
 
 
@@ -122,48 +89,25 @@ def bring_into(cluster: Cluster, state: str) -> None:
         client.patch_status(cluster, ELASTIC_JOBS, "mnist", status_of(state))
 
 
-PLANS = "scale, migrate, checkpoint, apply"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "write-a-dag.md"
-WAITS, SUCCEEDS, SKIPPED, REPLACED = "waits", "succeeds", "is skipped", "a new job trains"
-FOR_GOOD, RETRIED, UNREACHABLE = "fails for good", "fails", ""
-AGAIN: dict[tuple[str, str], tuple[str, str, str, str]] = {
-    ("submit", "retried"): (WAITS, SUCCEEDS, REPLACED, REPLACED),
-    ("submit", "cleared"): (UNREACHABLE, REPLACED, UNREACHABLE, REPLACED),
-    ("wait", "retried"): (WAITS, SUCCEEDS, FOR_GOOD, WAITS),
-    ("wait", "cleared"): (UNREACHABLE, SUCCEEDS, UNREACHABLE, WAITS),
-    ("wait for a step", "retried"): (WAITS, SKIPPED, FOR_GOOD, WAITS),
-    ("wait for a step", "cleared"): (WAITS, SKIPPED, FOR_GOOD, WAITS),
-    # The controller ends a plan whose job has ended: the task then is skipped, or fails.
-    (PLANS, "retried"): (WAITS, WAITS, WAITS, RETRIED),
-    (PLANS, "cleared"): (WAITS, SUCCEEDS, SUCCEEDS, RETRIED),
-    ("plan", "retried"): (WAITS, SKIPPED, FOR_GOOD, RETRIED),
-    ("plan", "cleared"): (SUCCEEDS, SKIPPED, FOR_GOOD, RETRIED),
-    ("suspend", "retried"): (WAITS, SKIPPED, FOR_GOOD, RETRIED),
-    ("suspend", "cleared"): (WAITS, SKIPPED, FOR_GOOD, RETRIED),
-    ("resume", "retried"): (WAITS, SKIPPED, FOR_GOOD, RETRIED),
-    ("autoscale", "cleared"): (SUCCEEDS, SKIPPED, FOR_GOOD, RETRIED),
-    ("cancel", "cleared"): (SUCCEEDS, SUCCEEDS, SUCCEEDS, SUCCEEDS),
-    ("delete", "cleared"): (SUCCEEDS, SUCCEEDS, SUCCEEDS, SUCCEEDS),
-}
-"""What the next attempt comes to with a job that is running, succeeded, failed or gone. Retried: the attempt
-before still waited; cleared: it had succeeded. Unreachable: the job that it waited for had ended."""
 ROWS = [
-    pytest.param(stage, action, state, outcome, id=f"{stage} {action}, job {state}")
-    for (stages, action), outcomes in AGAIN.items()
-    for stage in stages.split(", ")
+    pytest.param(task.name, action, state, outcome, id=f"{task.name} {action}, job {state}")
+    for task in TASKS.values()
+    for action, outcomes in task.reruns.items()
     for state, outcome in zip(STATES, outcomes, strict=True)
     if outcome != UNREACHABLE
 ]
 
 
-def test_every_stage_is_in_the_table() -> None:
-    """Each stage that a task carries out has its rows."""
-    here = {str(getattr(make(task_id="task"), "stage_name", "")) for make in STAGES.values()}
-
-    assert here == {stage.name for stage in CATALOG} - {"wait-plan", "collect"}, (
-        "add the stage to STAGES and AGAIN"
-    )
-    assert STAGES.keys() == {stage for stages, _ in AGAIN for stage in stages.split(", ")}
+def test_every_stage_has_a_task() -> None:
+    """The cases of each stage that tasks carry out have a task of it, and say what becomes of the task."""
+    for name, cases in STAGE_CASES.items():
+        assert bool(cases.tasks) is (name not in {"wait-plan", "collect"}), (
+            f"{name} needs a task in its cases"
+        )
+        for task in cases.tasks:
+            assert task.make(task_id="task").stage_name == name
+            assert task.reruns
 
 
 @pytest.mark.parametrize(("stage", "action", "state", "outcome"), ROWS)
@@ -206,7 +150,7 @@ MARKS = {"marked failed": "failed", "marked success": "success", "run deleted": 
 
 @pytest.mark.parametrize("mode", ["worker", "triggerer"])
 @pytest.mark.parametrize("mark", MARKS)
-@pytest.mark.parametrize("stage", ["submit", "wait", *PLANS.split(", "), "plan", "suspend"])
+@pytest.mark.parametrize("stage", WAITING)
 def test_a_task_that_is_stopped_while_it_waits(
     stage: str, mark: str, mode: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,7 +180,7 @@ def test_a_task_that_is_stopped_while_it_waits(
 
 def waiting(stage: str) -> tuple[StageTask, triggers.ElasticJobTrigger]:
     """The task in its worker, and its trigger."""
-    task = STAGES[stage](task_id="task", deferrable=True)
+    task = TASKS[stage].make(task_id="task", deferrable=True)
     with pytest.raises(TaskDeferred) as raised:
         task.execute(context(Store()))
     trigger = raised.value.trigger
@@ -256,9 +200,14 @@ def clean(cluster: Cluster) -> None:
 
 
 def test_the_page_has_the_same_rows() -> None:
-    """The table of the documentation has the same rows as this test."""
-    page = PAGE.read_text()
+    """The table of the documentation has the same rows as the cases."""
+    rows = re.findall(r"^\| ([a-z, ]+) \| (retried|cleared) \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
+    documented = {
+        (name, action): tuple(cells.split(" | "))
+        for names, action, cells in rows
+        for name in names.split(", ")
+    }
 
-    for (stages, action), outcomes in AGAIN.items():
-        cells = " | ".join(one or "–" for one in outcomes)
-        assert f"| {stages} | {action} | {cells} |" in page, (stages, action)
+    assert documented == {
+        (task.name, action): outcomes for task in TASKS.values() for action, outcomes in task.reruns.items()
+    }

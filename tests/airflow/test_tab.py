@@ -264,6 +264,6 @@ def test_the_page_is_served_and_airflow_lists_it(ask: Ask, airflow_app: Any) -> 
     for one in plugin["react_apps"]:
         found = call(airflow_app, "GET", f"/{one['bundle_url']}")
         assert found.headers["content-type"].startswith("text/javascript")
-    for name in ("parts.js", "charts.js", "format.js", "style.js", "icon.svg"):
+    for name in ("parts.js", "charts.js", "format.js", "shapes.js", "style.js", "icon.svg"):
         assert call(airflow_app, "GET", f"{PREFIX}/files/{name}").status_code == 200
     assert call(airflow_app, "GET", f"{PREFIX}/files/..%2Fapp.py").status_code == 404

@@ -17,6 +17,8 @@ from edl_workflows.pipelines.argo.templates.plugin_template import plugin_templa
 from edl_workflows.pipelines.argo.templates.resource_template import FINAL_MESSAGES, resource_templates
 from edl_workflows.pipelines.argo.templates.step import StepInput, WorkflowStep
 from edl_workflows.pipelines.stages.catalog import STAGES
+from tests.cases.kinds import KIND_CASES
+from tests.cases.stages import STAGE_CASES
 
 KIND_NAMES = [kind.name for kind in KINDS if kind.view is not None and kind.name != "ElasticJob"]
 OF_STAGES = [steps.step_of(stage.name) for stage in STAGES]
@@ -39,18 +41,6 @@ ALL = (
 )
 """Each step that can be rendered in both ways."""
 EACH = pytest.mark.parametrize("step", ALL, ids=lambda step: step.name)
-VALUES = {
-    "spec": "replicaSpecs: {worker: {replicas: 1}}",
-    "replicas": "{worker: {replicas: 3}}",
-    "resource": "{cpu: '2'}",
-    "migrate": "{0: {cpu: '2'}}",
-    "step": "50",
-    "phases": "Running,Failed",
-    "step-timeout-seconds": "30",
-    "policy": "suspend",
-    "bounds": "2-8",
-    "plan": '{"replicas": {"worker": {"replicas": 3}}, "migrate": [], "empty": false}',
-}
 
 
 @EACH
@@ -71,10 +61,8 @@ def test_both_ways_have_the_same_inputs_and_outputs(step: WorkflowStep) -> None:
 def test_the_plugin_body_is_a_request_of_its_stage(step: WorkflowStep) -> None:
     """With the inputs that Argo fills in, the plugin's body is a valid request of its stage, and texts have
     the right types."""
-    defaults = {one.name: one.default for one in step.inputs if one.default is not None}
-    values = defaults | {"name": "digits", "job": "digits", "timeout": "1h", **VALUES}
-    if step.name == "migrate-ps":
-        values["replicas"] = "3"
+    values = {given.name: given.default for given in step.inputs if given.default is not None}
+    values |= {"name": "digits", "job": "digits", "timeout": "1h", **STAGE_CASES[step.stage].inputs}
     (template,) = plugin_templates(step)
 
     task = PluginTask.parse(_filled(template["plugin"]["edl"], values))
@@ -146,23 +134,15 @@ def _resource(step: WorkflowStep) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("kind", "version", "ends"),
-    [
-        ("ElasticJob", "elastic.iml.github.io/v1alpha1", ("Succeeded", "Failed")),
-        ("TFJob", "kubeflow.org/v1", ("Succeeded", "Failed")),
-        ("PyTorchJob", "kubeflow.org/v1", ("Succeeded", "Failed")),
-        ("TrainingJob", "paddlepaddle.org/v1", ("succeeded", "failed")),
-        ("DIJob", "diengine.opendilab.org/v2alpha1", ("Succeeded", "Failed")),
-    ],
-)
-def test_a_kind_is_spelt_as_its_users_know_it(kind: str, version: str, ends: tuple[str, str]) -> None:
+@pytest.mark.parametrize("kind", KIND_CASES)
+def test_a_kind_is_spelt_as_its_users_know_it(kind: str) -> None:
     """The conditions of a step name phases of the kind, and its manifest has the kind's own API version."""
-    made, conditions = _resource(steps.submit(kind=kind)), [f"status.phase == {end}" for end in ends]
+    cases = KIND_CASES[kind]
+    made, conditions = _resource(steps.submit(kind=kind)), [f"status.phase == {end}" for end in cases.ends]
 
     assert [made["successCondition"], made["failureCondition"]] == conditions
     head = [line.partition(": ")[2].strip('"') for line in made["manifest"].splitlines()[:2]]
-    assert head == [version, kind]
+    assert head == [cases.example["apiVersion"], kind]
 
 
 def test_the_switch_stands_where_the_kind_has_it() -> None:

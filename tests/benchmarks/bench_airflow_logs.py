@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edl_workflows.core.kubernetes import names
-from edl_workflows.local import testing
 from edl_workflows.pipelines.waiting.goals import Handle, JobGoal
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import ELASTIC_JOBS, PODS, Scope
+from tests import local_cluster
 from tests.demo.processes import Child
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def measure(folder: Path, count: int) -> LogFigures:
         folder: an empty folder; ``AIRFLOW_HOME`` is its ``home``.
         count: number of tasks.
     """
-    with testing.cluster(folder / "cluster") as local:
+    with local_cluster.cluster(folder / "cluster") as local:
         bench = Bench(local.client(), folder, _environment(folder, local.kubeconfig), _names(count))
         _create_database()
         bench.defer()

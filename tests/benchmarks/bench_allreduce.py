@@ -22,11 +22,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase
 from edl_workflows.core.kubernetes import names
-from edl_workflows.local import testing
 from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
 from edl_workflows.pipelines.stages.scale import SCALE, ScaleRequest
 from edl_workflows.pipelines.waiting.identity import StageIdentity
 from edl_workflows.runtime.kube.connect import Cluster
+from tests import local_cluster
 from tests.benchmarks.bench_migration import stall
 from tests.e2e.collective_jobs import MIRRORED, RING, CollectiveJob, CollectiveTraining
 
@@ -92,8 +92,8 @@ def main() -> None:
         training = CollectiveTraining(
             RING if options.ring else MIRRORED, folders["changes"], EPOCHS, DELAY, WORKERS[0]
         )
-        settings = testing.Settings(controller=True, grace=5.0)
-        with testing.cluster(folders["cluster"], settings) as running:
+        settings = local_cluster.Settings(controller=True, grace=5.0)
+        with local_cluster.cluster(folders["cluster"], settings) as running:
             changed = changes(running.client(), training)
             resubmitted = resubmissions(running.client(), replace(training, folder=folders["resubmits"]))
     rows: list[dict[str, Any]] = [

@@ -1,10 +1,10 @@
-"""The fulfilment planner: speed and laws: ``python -m tests.benchmarks.bench_fulfilment [--clusters N]
+"""The fulfilment algorithm: speed and laws: ``python -m tests.benchmarks.bench_fulfilment [--clusters N]
 [--json]``.
 
-(a) Time of one plan on one core for 100 to 10,000 jobs on half as many nodes, in four situations:
+(a) Time of one decision on one core for 100 to 10,000 jobs on half as many nodes, in four situations:
 
 - new: no job has a place yet; all minima and nearly all room are dealt (about 8 instances a job)
-- settled: the plan is carried out; there is nothing to do
+- settled: the decision is carried out; there is nothing to do
 - waiting: as settled, and a tenth as many new jobs wait for their minimum
 - services: as settled, and other pods take a third of the cores; more than that is taken from the jobs
 
@@ -78,7 +78,7 @@ def new_job(random: Random, number: int) -> FulfilmentJob:
 def situations(count: int, seed: int) -> dict[str, Cluster]:
     """The four of the module's text."""
     new = new_cluster(count, seed)
-    settled = new.applied(new.plan())
+    settled = new.applied(new.decide())
     random = Random(seed)
     waiting = {f"new-{number:05}": new_job(random, number) for number in range(count // 10)}
     busy = {
@@ -94,10 +94,10 @@ def situations(count: int, seed: int) -> dict[str, Cluster]:
 
 
 def timed(cluster: Cluster) -> tuple[float, int, int]:
-    """Seconds of CPU for one plan, how many jobs it changes, and by how many instances."""
+    """Seconds of CPU for one decision, how many jobs it changes, and by how many instances."""
     gc.collect()
     before = time.process_time()
-    changes = cluster.plan().changes.values()
+    changes = cluster.decide().changes.values()
     return (
         time.process_time() - before,
         len(changes),
@@ -135,7 +135,7 @@ def lawful(clusters: int, seed: int) -> dict[str, int]:
 
     Returns:
         How many clusters, how many of them broke a law, and in how many a job that made room on a node grew
-        elsewhere in the plan after.
+        elsewhere in the decision after.
     """
     violated = again = 0
     for number in range(seed, seed + clusters):

@@ -20,10 +20,10 @@ from typing import Any
 import psutil
 
 from edl_workflows.local import daemon
-from edl_workflows.local.testing import LocalCluster, Settings, cluster
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import ELASTIC_JOBS, NAMESPACES, PODS, Object, Scope
+from tests.local_cluster import LocalCluster, Settings, cluster
 
 SUBMITTERS = 8
 POLL_SECONDS = 1.0

@@ -144,7 +144,7 @@ def main() -> None:
             command = [
                 sys.executable,
                 "-m",
-                "edl_workflows.pipelines.cli",
+                "edl_workflows",
                 "master",
                 "run",
                 "--standalone",

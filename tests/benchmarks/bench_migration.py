@@ -18,11 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edl_workflows.core.jobs.scale_plan.model import ScalePlanPhase
-from edl_workflows.local import testing
 from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
 from edl_workflows.pipelines.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
 from edl_workflows.pipelines.waiting.identity import StageIdentity
 from edl_workflows.runtime.kube.connect import Cluster
+from tests import local_cluster
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -88,8 +88,8 @@ def main() -> None:
         folders = {name: Path(root) / name for name in ("cluster", "migrates", "resubmits")}
         for folder in folders.values():
             folder.mkdir()
-        settings = testing.Settings(controller=True, grace=5.0)
-        with testing.cluster(folders["cluster"], settings) as running:
+        settings = local_cluster.Settings(controller=True, grace=5.0)
+        with local_cluster.cluster(folders["cluster"], settings) as running:
             migrated, said = migration(running.client(), folders["migrates"])
             resubmitted = resubmission(running.client(), folders["resubmits"])
     figures = {

@@ -42,46 +42,12 @@ from edl_workflows.runtime.kube.resources import CRDS, PODS, SERVICE_ACCOUNTS, S
 from edl_workflows.testing import api_server, free_port
 from tests.benchmarks.bench_controller import READY, answers, scrape, wait_for
 from tests.benchmarks.cluster import masters
+from tests.cases.kinds import KIND_CASES
 
 PODS_A_JOB = 4
 GOAL = 0.2
 """How many more requests a job of another kind may cost, as a share of ElasticJob's."""
 SETTLE_SECONDS = 5.0
-TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "train:1"}]}}
-TF_TEMPLATE = {"spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]}}
-TORCH_TEMPLATE = {"spec": {"containers": [{"name": "pytorch", "image": "train:1"}]}}
-
-
-def _di_task(kind: str, replicas: int) -> dict[str, Any]:
-    container = {"name": "di-container", "image": "train:1"}
-    return {"type": kind, "replicas": replicas, "template": {"spec": {"containers": [container]}}}
-
-
-SPECS: dict[str, dict[str, Any]] = {
-    "ElasticJob": {
-        "replicaSpecs": {role: {"replicas": n, "template": TEMPLATE} for role, n in masters.ROLES.items()}
-    },
-    "TFJob": {
-        "tfReplicaSpecs": {
-            role: {"replicas": n, "template": TF_TEMPLATE} for role, n in {"PS": 1, "Worker": 3}.items()
-        }
-    },
-    "PyTorchJob": {
-        "pytorchReplicaSpecs": {
-            "Master": {"template": TORCH_TEMPLATE},
-            "Worker": {"replicas": 3, "template": TORCH_TEMPLATE},
-        }
-    },
-    "TrainingJob": {
-        "image": "train:1",
-        "fault_tolerant": True,
-        "master": {},
-        "pserver": {"min-instance": 1},
-        "trainer": {"entrypoint": "train", "min-instance": 2, "max-instance": 2},
-    },
-    "DIJob": {"tasks": [_di_task("learner", 1), _di_task("collector", 2), _di_task("evaluator", 1)]},
-}
-"""A job of each kind, of four pods."""
 
 
 @dataclass
@@ -127,9 +93,9 @@ class Crowd:
     def submit(self) -> None:
         """Create all jobs."""
         head = {"apiVersion": self.kind.source.api.api_version, "kind": self.kind.name}
+        spec = KIND_CASES[self.kind.name].four_pods
         for index in range(self.jobs):
-            manifest = {**head, "metadata": {"name": f"job-{index}"}, "spec": SPECS[self.kind.name]}
-            client.create(self._cluster, manifest)
+            client.create(self._cluster, {**head, "metadata": {"name": f"job-{index}"}, "spec": spec})
 
     def look(self) -> None:
         """End the pods of jobs that run completely; note when all have come so far, and to their end."""

@@ -1,4 +1,4 @@
-"""PaddlePaddle EDL's experiment with our fulfilment planner: ``python -m tests.benchmarks.bench_paddle``.
+"""PaddlePaddle EDL's experiment with our fulfilment algorithm: ``python -m tests.benchmarks.bench_paddle``.
 
 The limits: autoscaling saves at least as large a part of the pending time in case 1 as the published figures
 do, and waits no longer; and it uses at least as much of the CPUs in case 2.

@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 from edl_workflows.core.scaling.policy import JobInfo, NodeInfo
 from edl_workflows.core.scaling.pollux.goodput import BatchLimits, GoodputModel, GradParams, PerfParams
 from edl_workflows.core.scaling.pollux.model import PolluxJob
-from edl_workflows.core.scaling.pollux.optimizer import allocation_worth, optimize_allocations, search_problem
+from edl_workflows.core.scaling.pollux.optimizer import optimize_allocations
 from edl_workflows.core.scaling.pollux.search import SearchProblem
 from edl_workflows.core.scaling.pollux.speedup import SpeedupTable
+from tests.pollux_worth import allocation_worth, search_problem
 
 GPUS = 4
 POPULATION = 100

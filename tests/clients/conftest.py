@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.local.testing import LocalCluster, Settings, cluster
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import NAMESPACES
+from tests.local_cluster import LocalCluster, Settings, cluster
 
 _FOLDER = Path(__file__).parent
 

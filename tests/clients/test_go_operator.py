@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.core.kubernetes.api import CONFIG_MAPS, EVENTS, LEASES, PODS, ROLE_BINDINGS, ROLES
-from edl_workflows.local.testing import LocalCluster
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import Object, Scope
 from tests.clients.environments import go_program
+from tests.local_cluster import LocalCluster
 from tests.unit.local.support import eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("go") is None, reason="go is not on PATH")

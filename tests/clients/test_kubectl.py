@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.local.testing import LocalCluster
 from edl_workflows.runtime.kube.connect import Cluster
+from tests.local_cluster import LocalCluster
 from tests.unit.local.support import eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on PATH")

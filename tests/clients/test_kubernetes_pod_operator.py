@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.local.testing import LocalCluster
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import PODS, Scope
 from tests.airflow.dags import run, states
 from tests.airflow.support import IN_AIRFLOW
+from tests.local_cluster import LocalCluster
 
 pytestmark = IN_AIRFLOW
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.local.testing import LocalCluster
 from edl_workflows.runtime.kube.connect import Cluster
 from tests.clients.environments import HERE, python_environment
+from tests.local_cluster import LocalCluster
 
 ENVIRONMENTS = {
     "kopf_operator": "python",

@@ -4,6 +4,8 @@ running one.
 A running one is that of ``KUBECONFIG``. Where `make cluster-up` started it, everything is as if the run had;
 of any other cluster ``EDL_TEST_IMAGE`` and ``EDL_TEST_PYTHON`` name an image with edl_workflows and the
 interpreter in it, and tests that need more than the API are skipped.
+
+Tests delete everything that they create outside their namespace.
 """
 
 import os

@@ -15,12 +15,13 @@ import pytest
 import yaml
 
 from edl_workflows.core.exceptions import InvalidError
-from edl_workflows.pipelines.argo.lint import check_texts, crds, schema
+from edl_workflows.pipelines.argo.lint import check_texts, schema
 from edl_workflows.pipelines.argo.lint.cel import RULES as CEL_RULES
 from edl_workflows.pipelines.argo.lint.documents import DUPLICATE_KEY
-from edl_workflows.pipelines.manifests.server_yaml import Loader
+from edl_workflows.pipelines.manifests.manifest import Loader
 from edl_workflows.runtime.kube import transport
 from edl_workflows.runtime.kube.connect import Cluster
+from release import argo_schemas
 from tests.argo.lint.cases import Case
 from tests.argo.lint.handed_cases import CASES as HANDED
 from tests.argo.lint.rule_cases import CASES
@@ -213,7 +214,7 @@ def test_broken_structure_is_refused(cluster: Cluster, module_namespace: str, ca
 
 def test_the_shipped_definitions_are_those_of_the_controller() -> None:
     """The committed schemas are those that the generator makes of the test bed's Argo."""
-    file = resources.files("edl_workflows.pipelines.argo.lint") / crds.FILE
+    file = resources.files("edl_workflows.pipelines.argo.lint") / argo_schemas.FILE
     folder = ARGO_SOURCES / "manifests" / "base" / "crds" / "full"
 
-    assert file.read_text(encoding="utf-8") == crds.render(folder, schema.load_schemas().version)
+    assert file.read_text(encoding="utf-8") == argo_schemas.render(folder, schema.load_schemas().version)

@@ -1,22 +1,19 @@
 """The installation with jobs of the kinds that other systems brought: the same accounts, with no right more,
 do the same."""
 
-import shlex
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from edl_workflows.core.exceptions import ForbiddenError, NotFoundError
 from edl_workflows.core.jobs import kinds
-from edl_workflows.core.jobs.pytorch_job.model import PYTORCH_JOBS
 from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec
 from edl_workflows.core.jobs.view import JobPhase
-from edl_workflows.core.kubernetes.api import DI_JOBS, POD_GROUPS, TF_JOBS, TRAINING_JOBS, ApiResource
+from edl_workflows.core.kubernetes.api import DI_JOBS, POD_GROUPS, TF_JOBS
 from edl_workflows.pipelines.install import rbac
-from edl_workflows.pipelines.install.workloads import CONTAINER_SECURITY
 from edl_workflows.pipelines.stages import driver
 from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
 from edl_workflows.pipelines.stages.description import R, StageSpec
@@ -28,6 +25,8 @@ from edl_workflows.pipelines.waiting.identity import StageIdentity
 from edl_workflows.runtime.kube import client, resources
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import Object
+from tests.cases.kind import make_manifest
+from tests.cases.kinds import KIND_CASES
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.wait import until
 from tests.cluster.installed import (
@@ -91,58 +90,20 @@ def pipeline(here: Installed) -> Cluster:
     return here.account("pipeline", rbac.PIPELINE)
 
 
-def tf_job(bed: Bed, name: str, program: str, replicas: int, **policies: Any) -> Object:
-    """A TFJob of workers that run a Python program."""
-    workers = {"tfReplicaSpecs": {"Worker": _kubeflow_workers(bed, "tensorflow", program, replicas)}}
-    return _manifest(TF_JOBS, name, {"runPolicy": policies, **workers})
+INSTALLED = {kind: cases.installed for kind, cases in KIND_CASES.items() if cases.installed}
+each_kind = pytest.mark.parametrize("name", INSTALLED)
 
 
-def pytorch_job(bed: Bed, name: str, program: str, replicas: int) -> Object:
-    """A PyTorchJob of workers, without a master, that run a Python program."""
-    workers = {"Worker": _kubeflow_workers(bed, "pytorch", program, replicas)}
-    return _manifest(PYTORCH_JOBS, name, {"pytorchReplicaSpecs": workers})
+def make_job(bed: Bed, kind: str, name: str, program: str, replicas: int) -> Object:
+    """A job of pods of one role, which run a Python program."""
+    pod = restricted_pod(bed, [bed.python, "-c", program]) | GRACE
+    spec = INSTALLED[kind].make_spec(pod, replicas)
+    return make_manifest(kinds.kind_of(kind).source.api.api_version, kind, name, **spec)
 
 
-def _kubeflow_workers(bed: Bed, container: str, program: str, replicas: int) -> Object:
-    spec = restricted_pod(bed, [bed.python, "-c", program]) | GRACE
-    spec["containers"][0]["name"] = container
-    return {"replicas": replicas, "restartPolicy": "ExitCode", "template": {"spec": spec}}
-
-
-def training_job(bed: Bed, name: str, program: str, replicas: int) -> Object:
-    """A TrainingJob of trainers that run a Python program."""
-    pod = restricted_pod(bed, [])
-    container = {"name": "main", "imagePullPolicy": "Never", "securityContext": CONTAINER_SECURITY}
-    trainer = {
-        "entrypoint": shlex.join(["exec", bed.python, "-c", program]),
-        "min-instance": 1,
-        "max-instance": 4,
-        "parallelism": replicas,
-        "resources": pod["containers"][0]["resources"],
-    }
-    template = {"spec": {"securityContext": pod["securityContext"], "containers": [container], **GRACE}}
-    spec = {"image": bed.image, "launcher": "sh", "trainer": trainer, "template": template}
-    return _manifest(TRAINING_JOBS, name, spec)
-
-
-def di_job(bed: Bed, name: str, program: str, replicas: int) -> Object:
-    """A DIJob of collectors that run a Python program."""
-    spec = restricted_pod(bed, [bed.python, "-c", program]) | GRACE
-    spec["containers"][0]["name"] = "di-container"
-    task = {"type": "collector", "replicas": replicas, "template": {"spec": spec}}
-    return _manifest(DI_JOBS, name, {"tasks": [task]})
-
-
-MakeJob = Callable[[Bed, str, str, int], Object]
-
-
-def _dashed(make: MakeJob) -> str:
-    """The kind, for names of jobs: a TFJob and a PyTorchJob of the same name would need the same pods."""
-    return make.__name__.replace("_", "-")
-
-
-def _manifest(api: ApiResource, name: str, spec: Object) -> Object:
-    return {"apiVersion": api.api_version, "kind": api.kind, "metadata": {"name": name}, "spec": spec}
+def _prefix(kind: str) -> str:
+    """Of names of jobs: a TFJob and a PyTorchJob of the same name would need the same pods."""
+    return kind.lower()
 
 
 def run(cluster: Cluster, stage: StageSpec[R], request: R) -> None:
@@ -152,17 +113,11 @@ def run(cluster: Cluster, stage: StageSpec[R], request: R) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("make", "role"),
-    [(tf_job, "worker"), (pytorch_job, "worker"), (training_job, "trainer"), (di_job, "collector")],
-)
-def test_a_job_of_any_kind_needs_no_more(
-    here: Installed, pipeline: Cluster, make: MakeJob, role: str
-) -> None:
+@each_kind
+def test_a_job_of_any_kind_needs_no_more(here: Installed, pipeline: Cluster, name: str) -> None:
     """The same accounts can run, scale, wait for, suspend and delete jobs of each kind."""
-    own = _dashed(make)
-    wanted = make(here.bed, f"{own}-lives", FOREVER, 2)
-    kind = kinds.kind_of(wanted["kind"])
+    kind, role, own = kinds.kind_of(name), INSTALLED[name].role, _prefix(name)
+    wanted = make_job(here.bed, name, f"{own}-lives", FOREVER, 2)
     begun = SUBMIT.begin(pipeline, SubmitRequest(manifest=wanted), StageIdentity(f"tests/cluster/{own}"))
     triggerer = here.account(f"{own}-triggerer", rbac.TRIGGERER)
     viewer = here.account(f"{own}-viewer", rbac.VIEWER)
@@ -184,27 +139,27 @@ def test_a_job_of_any_kind_needs_no_more(
     run(pipeline, WAIT, running.model_copy(update={"phases": (JobPhase.SUSPENDED,)}))
     assert ownership.cancel_object(triggerer, begun)
 
-    ends = make(here.bed, f"{own}-ends", "pass", 1)
+    ends = make_job(here.bed, name, f"{own}-ends", "pass", 1)
     run(pipeline, SUBMIT, SubmitRequest(manifest=ends))
     run(pipeline, DELETE, DeleteRequest(name=f"{own}-ends", kind=kind.name))
 
 
-@pytest.mark.parametrize("make", [tf_job, pytorch_job, training_job, di_job])
-def test_a_job_lives_no_longer_than_it_says(here: Installed, pipeline: Cluster, make: MakeJob) -> None:
+@each_kind
+def test_a_job_lives_no_longer_than_it_says(here: Installed, pipeline: Cluster, name: str) -> None:
     """A job whose time to live is over is deleted."""
-    name = f"{_dashed(make)}-soon-gone"
-    manifest = make(here.bed, name, "pass", 1)
+    job = f"{_prefix(name)}-soon-gone"
+    manifest = make_job(here.bed, name, job, "pass", 1)
     manifest["spec"]["ttlSecondsAfterFinished"] = 0
-    SUBMIT.begin(pipeline, SubmitRequest(manifest=manifest), StageIdentity(f"tests/cluster/{name}"))
-    api = kinds.kind_of(manifest["kind"]).source.api
+    SUBMIT.begin(pipeline, SubmitRequest(manifest=manifest), StageIdentity(f"tests/cluster/{job}"))
+    api = kinds.kind_of(name).source.api
 
-    until(lambda: client.find(pipeline, api, name) is None, "its time to live is over", PATIENCE)
+    until(lambda: client.find(pipeline, api, job) is None, "its time to live is over", PATIENCE)
 
 
 def test_a_di_job_resizes_itself(here: Installed, pipeline: Cluster) -> None:
     """A program in a pod finds the DI server and its token in the environment, requests more and fewer
     replicas, several at a time, gets their addresses, and reports data that appears in the status."""
-    job = di_job(here.bed, "di-resizes", RESIZES_ITSELF, 2)
+    job = make_job(here.bed, "DIJob", "di-resizes", RESIZES_ITSELF, 2)
     job["spec"]["tasks"][0] |= {"maxReplicas": 4}
     SUBMIT.begin(pipeline, SubmitRequest(manifest=job), StageIdentity("tests/cluster/di-resizes"))
 
@@ -227,7 +182,8 @@ def test_a_gang_is_told_to_volcano(here: Installed, bed: Bed, cluster: Cluster, 
     }
     client.create(cluster, foreign)
     for name in ("tf-gang", "tf-taken"):
-        manifest = tf_job(here.bed, name, "pass", replicas=2, schedulingPolicy={"queue": "q"})
+        manifest = make_job(here.bed, "TFJob", name, "pass", 2)
+        manifest["spec"]["runPolicy"] = {"schedulingPolicy": {"queue": "q"}}
         SUBMIT.begin(pipeline, SubmitRequest(manifest=manifest), StageIdentity(f"tests/cluster/{name}"))
 
     def reason() -> str:

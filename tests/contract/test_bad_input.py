@@ -22,14 +22,9 @@ from edl_workflows.core.exceptions import (
     UnavailableError,
 )
 from edl_workflows.core.kubernetes import names
-from edl_workflows.local.testing import LocalCluster, Settings, cluster
 from edl_workflows.operators.base import StageOperator
-from edl_workflows.operators.elastic_job import (
-    DeleteElasticJobOperator,
-    SubmitElasticJobOperator,
-    SuspendElasticJobOperator,
-)
-from edl_workflows.operators.scale_plan import ScaleElasticJobOperator
+from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
+from edl_workflows.operators.stages import DeleteJobOperator, ScaleJobOperator, SuspendJobOperator
 from edl_workflows.pipelines.cli import main as run
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
@@ -45,6 +40,7 @@ from edl_workflows.runtime.kube.resources import (
 from edl_workflows.testing import free_port
 from tests.contract.bad_manifests import MANIFESTS, OF_FILES, job, text_of
 from tests.contract.reported_errors import connection, executed, one_line
+from tests.local_cluster import LocalCluster, Settings, cluster
 from tests.unit.local.support import eventually
 
 pytestmark = [
@@ -133,24 +129,24 @@ OPERATORS: dict[str, tuple[Callable[[], StageOperator], type[EdlError], str]] = 
         ),
     ),
     "plan for a finished job": (
-        lambda: ScaleElasticJobOperator(
+        lambda: ScaleJobOperator(
             task_id="task", job=FINISHED, replicas={"worker": 2}, if_finished="fail"
         ),
         JobFinishedError,
         f"ElasticJob default/{FINISHED} has already succeeded, at step",
     ),
     "unknown role": (
-        lambda: ScaleElasticJobOperator(task_id="task", job=FOREIGN, replicas={"ps": 2}),
+        lambda: ScaleJobOperator(task_id="task", job=FOREIGN, replicas={"ps": 2}),
         InvalidError,
         "the job has no such role; it has worker",
     ),
     "no such job": (
-        lambda: SuspendElasticJobOperator(task_id="task", name="nobody"),
+        lambda: SuspendJobOperator(task_id="task", name="nobody"),
         NotFoundError,
         "nobody",
     ),
     "unknown kind": (
-        lambda: DeleteElasticJobOperator(task_id="task", name=FOREIGN, kind="Jobb"),
+        lambda: DeleteJobOperator(task_id="task", name=FOREIGN, kind="Jobb"),
         InvalidError,
         "'Jobb'",
     ),

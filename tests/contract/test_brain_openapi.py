@@ -11,7 +11,7 @@ from hypothesis import given
 from schemathesis.generation import GenerationMode
 
 from edl_workflows.services.brain.app import create_app
-from edl_workflows.services.brain.planner import PlannerProcess
+from edl_workflows.services.brain.optimizer_process import OptimizerProcess
 from edl_workflows.services.brain.service import BrainApi
 from edl_workflows.services.brain.store.store import BrainStore
 from tests.contract.openapi import KEPT, SETTINGS
@@ -22,7 +22,7 @@ shared = support.shared
 
 
 def _schema() -> Any:
-    service = BrainApi(BrainStore.__new__(BrainStore), PlannerProcess(""))
+    service = BrainApi(BrainStore.__new__(BrainStore), OptimizerProcess(""))
     schema = schemathesis.openapi.from_dict(create_app(service, None, lambda *_: None).openapi())
     schema.config.generation.update(modes=[GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
     # We draw job and token beside what the document describes; with these phases' fixed cases we can't.

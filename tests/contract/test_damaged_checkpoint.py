@@ -14,7 +14,6 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from edl_workflows.core.exceptions import JobFailedError
 from edl_workflows.core.kubernetes import names
-from edl_workflows.local.testing import LocalCluster, Settings, cluster
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
 from edl_workflows.pipelines.cli import main as run
 from edl_workflows.runtime.kube import client
@@ -22,6 +21,7 @@ from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import ELASTIC_JOBS, PODS, Object, Scope
 from edl_workflows.training.checkpoints.checkpoints import CheckpointStore
 from tests.contract.reported_errors import connection, executed
+from tests.local_cluster import LocalCluster, Settings, cluster
 from tests.unit.local.support import eventually
 
 pytestmark = [

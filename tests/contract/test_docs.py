@@ -12,6 +12,8 @@ import pytest
 import typer
 import yaml
 
+from edl_workflows.core.jobs.elastic_job.adapters import ADAPTERS, Adapter
+from edl_workflows.core.jobs.elastic_job.model import DistributionStrategy
 from edl_workflows.core.jobs.kinds import kind_of
 from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.cli.root import app
@@ -118,10 +120,21 @@ def test_every_call_of_the_master_is_listed(tmp_path: Path) -> None:
     served = {f"{method.upper()} {path}" for path, methods in routes.items() for method in methods}
     page = (ROOT / "docs" / "reference" / "master-api.md").read_text()
 
-    listed = set(re.findall(r"^\| `((?:GET|POST) /[^`]*)`", page, re.MULTILINE))
-    assert {re.sub(r"{\w+}", "{}", call) for call in listed} == {
-        re.sub(r"{\w+}", "{}", call) for call in served
-    }
+    assert set(re.findall(r"^\| `((?:GET|POST) /[^`]*)`", page, re.MULTILINE)) == served
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.module)
+def test_each_adapter_is_documented(adapter: Adapter) -> None:
+    """The page about own scripts names the adapter where it says which strategy follows from which import,
+    and the API page of the library has its module."""
+    page = (ROOT / "docs" / "how-to" / "run-your-own-script.md").read_text()
+    served = adapter.strategy is DistributionStrategy.PARAMETER_SERVER
+    job = "with parameter servers" if served else "collective: all workers train one model together"
+    (row,) = re.findall(rf"^\| (.*) \| {job} \|$", page, re.MULTILINE)
+    assert re.search(rf"`({adapter.module}|…{adapter.module.rpartition('.')[2]})`", row)
+
+    modules = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["extra"]["api_pages"]["training"]["modules"]
+    assert any(f"{module}.".startswith(f"{adapter.module}.") for module in modules)
 
 
 @pytest.mark.parametrize("page", ["explanation/architecture.md", "reference/glossary.md"])

@@ -8,6 +8,16 @@ from pathlib import Path
 
 from edl_workflows.core.kubernetes import names
 
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+from types import SimpleNamespace
+from edl_workflows.training.environment import NodeEnvironment
+from tests.docs.training_logs import train
+
+train(SimpleNamespace(environment=NodeEnvironment.read(), version=3))
+"""
+"""Trains without a master."""
+
 
 def test_a_programs_lines_say_whose_they_are() -> None:
     """A log line is JSON with the event, job, pod, node, rank and cluster version."""
@@ -21,12 +31,22 @@ def test_a_programs_lines_say_whose_they_are() -> None:
         names.ENV_NODE_ID: "4",
         names.ENV_NODE_RANK: "1",
     }
-    program = Path(__file__).with_name("training_logs.py")
     run = subprocess.run(
-        [sys.executable, str(program)], env={**os.environ, **pod}, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT,
+        env={**os.environ, **pod},
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     line = json.loads(run.stderr)
     assert (
         line.items()
-        >= {"event": "epoch 2", "job": "digits", "node": "worker-4", "rank": 1, "version": 3}.items()
+        >= {
+            "event": "epoch 2",
+            "job": "digits",
+            "node": "worker-4",
+            "rank": 1,
+            "version": 3,
+        }.items()
     )

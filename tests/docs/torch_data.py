@@ -1,9 +1,10 @@
-"""The excerpt on data loaders in "Write a training program"; `tests.torch.test_torch_data` runs it."""
+"""The excerpt on data loaders in "Write a training program";
+`tests.torch.test_torch_data` runs it."""
 
 from typing import Any
 
-from edl_workflows.training.collective.world import World
-from edl_workflows.training.data.torch_data import ElasticDataLoader
+from edl_workflows.training.collective import World
+from edl_workflows.training.frameworks.torch_collective import ElasticDataLoader
 
 
 def train(run: World, records: Any) -> None:

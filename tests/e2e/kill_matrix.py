@@ -21,12 +21,12 @@ import psutil
 
 from edl_workflows.airflow.hooks.task_object import OBJECT_KEY
 from edl_workflows.core.exceptions import EdlError
-from edl_workflows.local import testing
 from edl_workflows.pipelines.waiting.identity import OWNER_ANNOTATION
 from edl_workflows.pipelines.waiting.ownership import annotation_of, resource_of
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import Object, Scope
+from tests import local_cluster
 from tests.airflow.lineage_events import read_events
 from tests.demo.airflow import Airflow
 from tests.demo.processes import Child
@@ -52,7 +52,7 @@ import json
 from datetime import timedelta
 from pathlib import Path
 from airflow.sdk import DAG, Param
-from edl_workflows.operators.elastic_job import CancelJobOperator
+from edl_workflows.operators.stages import CancelJobOperator
 from edl_workflows.operators.job import SubmitJobOperator
 from edl_workflows.operators.reaper import ReapOrphanedJobsOperator
 from edl_workflows.sensors.job import JobSensor
@@ -451,7 +451,7 @@ def played(folder: Path, rows: Sequence[Row]) -> Iterator[Matrix]:
         {key: getattr(row, key) for key in keys} | {"deferrable": row.mode == "deferred"} for row in rows
     ]
     (folder / "rows.json").write_text(json.dumps(described))
-    with testing.cluster(folder / "cluster", testing.Settings(controller=True)) as local:
+    with local_cluster.cluster(folder / "cluster", local_cluster.Settings(controller=True)) as local:
         extra = {
             "kube_config_path": str(local.kubeconfig),
             "namespace": "default",

@@ -25,9 +25,9 @@ from pathlib import Path
 from edl_workflows.core.exceptions import EdlError
 from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.core.kubernetes import names
-from edl_workflows.local import testing
 from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
 from edl_workflows.runtime.kube.connect import Cluster
+from tests import local_cluster
 from tests.e2e.kills import VICTIMS, Counting, CountingJob, Kind, Victim
 
 MOST_KILLS = 4
@@ -191,7 +191,7 @@ def run(options: argparse.Namespace, folder: Path) -> list[Report]:
     """Play them on an embedded cluster of their own, so many at once."""
     numbers = [options.only] if options.only else range(1, options.schedules + 1)
     reports = []
-    with testing.cluster(folder / "cluster", testing.Settings(controller=True)) as running:
+    with local_cluster.cluster(folder / "cluster", local_cluster.Settings(controller=True)) as running:
         cluster = running.client()
         with ThreadPoolExecutor(options.at_once) as pool:
             futures = [

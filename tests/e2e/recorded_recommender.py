@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "dags" / "training"))
 
 import train_recommender as recommender  # type: ignore[import-not-found]  # of the example
 
-from edl_workflows.training import Job, connect
+from edl_workflows.training import CheckpointRef, CheckpointStore, Job, connect
 from edl_workflows.training.frameworks.tensorflow import TrainingOptions, training
 
 PAIRS = 512
@@ -46,6 +46,20 @@ def table_a_server(job: Job) -> Callable[[str, int, Any], Any]:
     return look_up
 
 
+def damage_switch() -> None:
+    """Tear the second checkpoint of this process, which is that of its first switch: the first is the plan's
+    safeguard."""
+    publish, saved = CheckpointStore.publish, []
+
+    def published(store: CheckpointStore, *args: Any, **kwargs: Any) -> CheckpointRef:
+        saved.append(publish(store, *args, **kwargs))
+        if len(saved) == 2:
+            next(Path(saved[-1].uri).glob("*.data-*")).write_bytes(b"torn")
+        return saved[-1]
+
+    CheckpointStore.publish = published  # type: ignore[method-assign,assignment]
+
+
 LOOKUPS = {"by-servers": by_servers, "table-a-server": table_a_server}
 
 
@@ -55,11 +69,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--async-save", action="store_true")
     parser.add_argument("--lookup", choices=LOOKUPS, help="other than the example's")
+    parser.add_argument("--damage-switch", action="store_true")
     parser.add_argument("--epochs", type=int, default=1000)
     options = parser.parse_args()
     logging.basicConfig()
     logging.getLogger("edl_workflows").setLevel(logging.INFO)
     job = connect()
+    if options.damage_switch and job.version == 1:
+        damage_switch()
     if options.lookup:
         recommender.look_up = LOOKUPS[options.lookup](job)
     data, held_out = recommender.load(60_000, PAIRS)

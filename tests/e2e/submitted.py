@@ -69,7 +69,7 @@ class Training:
         """The job that trains the digits and records what it trains on."""
         agent = [
             "-m",
-            "edl_workflows.pipelines.cli",
+            "edl_workflows",
             "agent",
             "run",
             "--",
@@ -166,7 +166,7 @@ class SubmittedJob:
     def kill_agent(self, pod: str) -> None:
         """SIGKILL the agent of a pod, and nothing else of it."""
         variables = {names.ENV_NAMESPACE: self.cluster.namespace, names.ENV_POD_NAME: pod}
-        kill_processes("edl_workflows.pipelines.cli", **variables)
+        kill_processes("edl_workflows", **variables)
 
     def log(self, pod: str) -> str:
         """What a pod printed."""

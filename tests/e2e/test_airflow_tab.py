@@ -14,11 +14,11 @@ from urllib.parse import quote
 
 import pytest
 
-from edl_workflows.local import testing
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import ELASTIC_JOBS, SCALE_PLANS, Scope
 from edl_workflows.testing import ApiServerProcess
+from tests import local_cluster
 from tests.airflow import support
 from tests.airflow.support import eventually
 from tests.demo.airflow import Airflow
@@ -115,7 +115,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster(folder: Path) -> Iterator[Cluster]:
     """The embedded cluster with its controller."""
-    with testing.cluster(folder / "cluster", testing.Settings(controller=True)) as local:
+    with local_cluster.cluster(folder / "cluster", local_cluster.Settings(controller=True)) as local:
         yield local.client()
 
 

@@ -11,14 +11,15 @@ import pytest
 from edl_workflows.core.jobs.training_job.kind import TRAINING_JOB
 from edl_workflows.core.jobs.training_job.model import TrainingJobPhase
 from edl_workflows.core.kubernetes.api import TRAINING_JOBS
-from edl_workflows.local import testing
 from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
 from edl_workflows.runtime.kube import client, events
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import PODS
 from edl_workflows.services.controller.autoscaler import AutoscalerOptions
 from edl_workflows.services.controller.manager import ManagerOptions
-from edl_workflows.services.controller.run import RunOptions, run_in_thread
+from edl_workflows.services.controller.run import RunOptions
+from tests import local_cluster
+from tests.controller_thread import run_in_thread
 from tests.e2e.submitted import Container
 from tests.e2e.training_jobs import PaddleTraining, manifest
 
@@ -28,8 +29,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Of six cores, with a controller that autoscales."""
-    settings = testing.Settings(cpu="6", grace=5.0)
-    with testing.cluster(tmp_path_factory.mktemp("cluster"), settings) as found:
+    settings = local_cluster.Settings(cpu="6", grace=5.0)
+    with local_cluster.cluster(tmp_path_factory.mktemp("cluster"), settings) as found:
         connection = found.client()
         scaler = AutoscalerOptions(period=2, cool_down=4, max_load={"cpu": 1.0, "memory": 1.0})
         manager = ManagerOptions(connection.namespace, kinds=(TRAINING_JOB,), autoscaler=scaler)

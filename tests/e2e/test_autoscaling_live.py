@@ -14,9 +14,9 @@ import pytest
 
 from edl_workflows.core.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.core.scaling.dlrover.ps_stages import OptimizerStage
-from edl_workflows.local import testing
 from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
 from edl_workflows.runtime.kube.connect import Cluster
+from tests import local_cluster
 from tests.e2e.scaled_jobs import ScaledJob, ScaledTraining, Size
 
 pytestmark = [
@@ -32,7 +32,7 @@ pytestmark = [
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One embedded cluster with its controller for all tests here."""
     folder = tmp_path_factory.mktemp("cluster")
-    with testing.cluster(folder, testing.Settings(controller=True, grace=5.0)) as running:
+    with local_cluster.cluster(folder, local_cluster.Settings(controller=True, grace=5.0)) as running:
         yield running.client()
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from edl_workflows.core.jobs.di_job.model import DIJobPhase
 from edl_workflows.core.kubernetes.api import DI_JOBS
-from edl_workflows.local import testing
 from edl_workflows.local.capacity import NODE_NAME
 from edl_workflows.pipelines.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
+from tests import local_cluster
 from tests.e2e.di_jobs import SLOW, DITraining, collectors_come_and_die, manifest
 from tests.e2e.submitted import Container
 
@@ -26,8 +26,8 @@ LOCAL = Container("local", sys.executable)
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One embedded cluster with its controller for all tests here."""
-    with testing.cluster(
-        tmp_path_factory.mktemp("cluster"), testing.Settings(controller=True, grace=5.0)
+    with local_cluster.cluster(
+        tmp_path_factory.mktemp("cluster"), local_cluster.Settings(controller=True, grace=5.0)
     ) as running:
         yield running.client()
 

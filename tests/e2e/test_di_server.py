@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from edl_workflows.core.jobs.di_job.model import DIJobPhase
-from edl_workflows.local import daemon, testing
+from edl_workflows.local import daemon
 from edl_workflows.runtime.kube import client, resources
+from tests import local_cluster
 from tests.e2e.di_jobs import BEST_RETURN, SLOW, DITraining, manifest
 from tests.e2e.submitted import Container
 
@@ -19,14 +20,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[testing.LocalCluster]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[local_cluster.LocalCluster]:
     """An embedded cluster with its controller and its DI server."""
-    settings = testing.Settings(controller=True, di_server=True, grace=5.0)
-    with testing.cluster(tmp_path_factory.mktemp("cluster"), settings) as found:
+    settings = local_cluster.Settings(controller=True, di_server=True, grace=5.0)
+    with local_cluster.cluster(tmp_path_factory.mktemp("cluster"), settings) as found:
         yield found
 
 
-def test_a_job_that_trains_is_scaled_by_http(running: testing.LocalCluster, tmp_path: Path) -> None:
+def test_a_job_that_trains_is_scaled_by_http(running: local_cluster.LocalCluster, tmp_path: Path) -> None:
     """A collector is added, gets the addresses and is used by the learner, and another one is removed. The
     job's reports are in its status, the learner is never restarted, and the job succeeds."""
     found = daemon.find(running.folder)

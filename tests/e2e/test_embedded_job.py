@@ -9,13 +9,13 @@ import pytest
 from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase
 from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.core.kubernetes import names
-from edl_workflows.local import testing
 from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
 from edl_workflows.pipelines.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
 from edl_workflows.pipelines.stages.scale import SCALE, ScaleRequest
 from edl_workflows.pipelines.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
 from edl_workflows.pipelines.waiting.identity import StageIdentity
 from edl_workflows.runtime.kube.connect import Cluster
+from tests import local_cluster
 from tests.e2e.embedded import EmbeddedJob, manifest
 from tests.e2e.records import all_records, consumed, evaluate, trained
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.e2e, pytest.mark.slow, pytest.
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One embedded cluster with its controller for all tests here."""
     folder = tmp_path_factory.mktemp("cluster")
-    with testing.cluster(folder, testing.Settings(controller=True, grace=5.0)) as running:
+    with local_cluster.cluster(folder, local_cluster.Settings(controller=True, grace=5.0)) as running:
         yield running.client()
 
 

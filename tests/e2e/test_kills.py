@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.core.jobs.view import JobPhase
-from edl_workflows.local import testing
 from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
 from edl_workflows.runtime.kube.connect import Cluster
+from tests import local_cluster
 from tests.e2e.counting import EPOCHS, RECORDS
 from tests.e2e.kills import (
     VICTIMS,
@@ -57,7 +57,7 @@ ROWS = [
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One embedded cluster with its controller for all tests here."""
     folder = tmp_path_factory.mktemp("cluster")
-    with testing.cluster(folder, testing.Settings(controller=True, grace=5.0)) as running:
+    with local_cluster.cluster(folder, local_cluster.Settings(controller=True, grace=5.0)) as running:
         yield running.client()
 
 

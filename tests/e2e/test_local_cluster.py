@@ -13,7 +13,7 @@ import pytest
 
 from edl_workflows.local import daemon
 from edl_workflows.local.runner import processes
-from edl_workflows.local.testing import LocalCluster, Settings, cluster
+from tests.local_cluster import LocalCluster, Settings, cluster
 from tests.unit.local.support import Pods, condition, container, eventually
 
 pytestmark = pytest.mark.e2e

@@ -8,8 +8,8 @@ import pytest
 
 from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.core.kubernetes import names
-from edl_workflows.local import testing
 from edl_workflows.runtime.kube.connect import Cluster
+from tests import local_cluster
 from tests.e2e.collective_jobs import MIRRORED, CollectiveJob, CollectiveTraining, losses, worlds
 from tests.e2e.records import RECORDS, evaluate, trained
 
@@ -31,7 +31,7 @@ ones."""
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One embedded cluster with its controller for all tests here."""
     folder = tmp_path_factory.mktemp("cluster")
-    with testing.cluster(folder, testing.Settings(controller=True, grace=5.0)) as running:
+    with local_cluster.cluster(folder, local_cluster.Settings(controller=True, grace=5.0)) as running:
         yield running.client()
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.core.exceptions import EdlError
-from edl_workflows.local import testing
 from edl_workflows.runtime.kube.connect import Cluster
+from tests import local_cluster
 from tests.e2e.any_job import kill_processes
 from tests.e2e.pytorch_jobs import SUM, TorchTraining
 from tests.e2e.submitted import Container
@@ -32,8 +32,8 @@ while not (folder / "end").exists():
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One embedded cluster with its controller for all tests here."""
-    with testing.cluster(
-        tmp_path_factory.mktemp("cluster"), testing.Settings(controller=True, grace=5.0)
+    with local_cluster.cluster(
+        tmp_path_factory.mktemp("cluster"), local_cluster.Settings(controller=True, grace=5.0)
     ) as running:
         yield running.client()
 

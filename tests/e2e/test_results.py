@@ -16,10 +16,10 @@ from edl_workflows.core.jobs.elastic_job.from_program import ProgramOptions, ren
 from edl_workflows.core.jobs.elastic_job.program import TrainingProgram
 from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.core.kubernetes import names
-from edl_workflows.local import testing
 from edl_workflows.pipelines.stages.submit import SUBMIT, SubmitRequest
 from edl_workflows.pipelines.waiting.identity import StageIdentity
 from edl_workflows.runtime.kube.connect import Cluster
+from tests import local_cluster
 from tests.e2e.submitted import SubmittedJob
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -42,7 +42,7 @@ WORKERS = 2
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """An embedded cluster with its controller."""
     folder = tmp_path_factory.mktemp("cluster")
-    with testing.cluster(folder, testing.Settings(controller=True, grace=5.0)) as running:
+    with local_cluster.cluster(folder, local_cluster.Settings(controller=True, grace=5.0)) as running:
         yield running.client()
 
 

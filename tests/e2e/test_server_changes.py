@@ -3,6 +3,7 @@ model."""
 
 import json
 import math
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl_workflows.services.master.state.plans.plan_run import SAME_MODEL
+from edl_workflows.services.master.state.rollouts.rollout import SAME_MODEL
 from tests.e2e.standalone import Standalone
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 PROGRAM = Path(__file__).parent / "recorded_recommender.py"
+READER = Path(__file__).parent / "reread_recommender.py"
 START_SECONDS = 240.0
 STEPS = 40
 """At least so many between two changes."""
@@ -47,7 +49,8 @@ def change_servers(job: Standalone, folder: Path, version: int, servers: int) ->
 )
 def test_predictions_stay_the_same_however_many_servers_there_are(tmp_path: Path, more: list[str]) -> None:
     """With embeddings of the default strategy on 1, 2, 3 and 2 servers in turn, the model's predictions stay
-    the same, to float precision."""
+    the same, to float precision. So they do outside of the job: in one process, in numpy by the ids, in plain
+    TensorFlow, and in a SavedModel."""
     command = [sys.executable, str(PROGRAM), str(tmp_path), *more]
     with Standalone(tmp_path, "ps=1,worker=1", command) as job:
         for number, servers in enumerate([2, 3, 2], 1):
@@ -59,28 +62,47 @@ def test_predictions_stay_the_same_however_many_servers_there_are(tmp_path: Path
             assert after["servers"] == servers
             assert after["step"] == before["step"]
             np.testing.assert_allclose(after["predicted"], before["predicted"], rtol=1e-6, atol=1e-7)
+        assert job.status().get("warnings", []) == []
+        assert_same_outside(tmp_path, after)
+
+
+def assert_same_outside(folder: Path, noted: dict[str, Any]) -> None:
+    """The newest checkpoint, from which a version has started, predicts what that version predicted."""
+    command = [sys.executable, str(READER), str(folder)]
+    reread = json.loads(
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    )
+    assert reread.pop("step") == noted["step"]
+    for way, predicted in reread.items():
+        np.testing.assert_allclose(predicted, noted["predicted"], rtol=1e-5, atol=1e-6, err_msg=way)
 
 
 def test_model_with_another_meaning_is_rolled_back(tmp_path: Path) -> None:
     """If another number of servers moves a program's rows, the plan fails with the evaluations before and
-    after, the changed model is not trained, and the old server continues with the old model."""
-    command = [sys.executable, str(PROGRAM), str(tmp_path), "--lookup", "by-servers"]
+    after, the changed model is not trained, and the old server continues with the old model. So it does if
+    the checkpoint of the switch is damaged: it still holds the variables, and no step is lost."""
+    command = [sys.executable, str(PROGRAM), str(tmp_path), "--lookup", "by-servers", "--damage-switch"]
     with Standalone(tmp_path, "ps=1,worker=1", command) as job:
         plan = change_servers(job, tmp_path, 1, servers=2)
+        assert (plan["phase"], plan["reason"]) == ("Failed", "SwitchFailed"), plan
+        assert ": torn: 4 bytes where the manifest says" in plan["message"]
+
+        plan = change_servers(job, tmp_path, 3, servers=2)
         assert (plan["phase"], plan["reason"]) == ("Failed", "VerificationFailed"), plan
         verification = plan["verification"]
         assert verification["result"] == "Different"
         assert not math.isclose(verification["before"], verification["after"], rel_tol=SAME_MODEL)
         assert f"{verification['after']:.9g} after it" in plan["message"]
-        job.wait(lambda: len(notes(tmp_path, 3)) > STEPS, START_SECONDS, "steps on the old server")
+        job.wait(lambda: len(notes(tmp_path, 5)) > STEPS, START_SECONDS, "steps on the old server")
         assert [
             node["id"] for node in job.status()["nodes"] if node["type"] == "ps" and not node["released"]
         ] == [0]
 
-    assert notes(tmp_path, 2) == [], "nobody trained in the version that failed"
-    before, after = notes(tmp_path, 1)[-1], notes(tmp_path, 3)[0]
-    assert (after["servers"], after["step"]) == (1, before["step"])
-    np.testing.assert_allclose(after["predicted"], before["predicted"], rtol=1e-6, atol=1e-7)
+    for former, failed, returned in ((1, 2, 3), (3, 4, 5)):
+        assert notes(tmp_path, failed) == [], "nobody trained in the version that failed"
+        before, after = notes(tmp_path, former)[-1], notes(tmp_path, returned)[0]
+        assert (after["servers"], after["step"]) == (1, before["step"])
+        np.testing.assert_allclose(after["predicted"], before["predicted"], rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.long

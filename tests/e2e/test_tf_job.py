@@ -9,9 +9,9 @@ import pytest
 
 from edl_workflows.core.jobs.kubeflow.model import KubeflowPhase
 from edl_workflows.core.kubernetes.api import TF_JOBS
-from edl_workflows.local import testing
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
+from tests import local_cluster
 from tests.e2e.any_job import kill_processes
 from tests.e2e.submitted import Container
 from tests.e2e.tf_jobs import PROGRAMS, MirroredTraining, TfTraining
@@ -24,8 +24,8 @@ LOCAL = Container("local", sys.executable)
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One embedded cluster with its controller for all tests here."""
-    with testing.cluster(
-        tmp_path_factory.mktemp("cluster"), testing.Settings(controller=True, grace=5.0)
+    with local_cluster.cluster(
+        tmp_path_factory.mktemp("cluster"), local_cluster.Settings(controller=True, grace=5.0)
     ) as running:
         yield running.client()
 

@@ -12,10 +12,10 @@ from edl_workflows.core.jobs.elastic_job.model import GoodputStatus
 from edl_workflows.core.jobs.elastic_job.time_spent import time_by_cause
 from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.core.kubernetes import names
-from edl_workflows.local import testing
 from edl_workflows.pipelines.stages.checkpoint import CHECKPOINT, CheckpointRequest
 from edl_workflows.pipelines.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
 from edl_workflows.runtime.kube.connect import Cluster
+from tests import local_cluster
 from tests.e2e.embedded import EmbeddedJob
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -52,7 +52,7 @@ with connect() as job:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """An embedded cluster with its controller."""
     folder = tmp_path_factory.mktemp("cluster")
-    with testing.cluster(folder, testing.Settings(controller=True, grace=10.0)) as running:
+    with local_cluster.cluster(folder, local_cluster.Settings(controller=True, grace=10.0)) as running:
         yield running.client()
 
 

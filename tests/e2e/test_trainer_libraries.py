@@ -10,8 +10,8 @@ import pytest
 
 from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.core.kubernetes import names
-from edl_workflows.local import testing
 from edl_workflows.runtime.kube.connect import Cluster
+from tests import local_cluster
 from tests.clients.environments import python_environment
 from tests.e2e.collective_jobs import (
     HUGGING_FACE,
@@ -51,7 +51,7 @@ EXAMPLES = {"hugging_face": Example(HUGGING_FACE, 900), "lightning": Example(LIG
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One embedded cluster with its controller for all tests here."""
     folder = tmp_path_factory.mktemp("cluster")
-    with testing.cluster(folder, testing.Settings(controller=True, grace=5.0)) as running:
+    with local_cluster.cluster(folder, local_cluster.Settings(controller=True, grace=5.0)) as running:
         yield running.client()
 
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from edl_workflows.core.jobs.training_job.model import TrainingJobPhase
-from edl_workflows.local import testing
 from edl_workflows.runtime.kube.connect import Cluster
+from tests import local_cluster
 from tests.e2e.submitted import Container
 from tests.e2e.training_jobs import PaddleTraining, manifest, trainers_come_and_die
 
@@ -20,15 +20,15 @@ PYTHON = Container("local", sys.executable)
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[testing.LocalCluster]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[local_cluster.LocalCluster]:
     """One embedded cluster with its controller for all tests here."""
     folder = tmp_path_factory.mktemp("cluster")
-    with testing.cluster(folder, testing.Settings(controller=True, grace=5.0)) as found:
+    with local_cluster.cluster(folder, local_cluster.Settings(controller=True, grace=5.0)) as found:
         yield found
 
 
 @pytest.fixture
-def cluster(running: testing.LocalCluster) -> Cluster:
+def cluster(running: local_cluster.LocalCluster) -> Cluster:
     """The administrator's connection."""
     return running.client()
 
@@ -59,7 +59,7 @@ def test_a_program_that_never_works_fails_the_job_with_its_words(cluster: Cluste
 
 
 @pytest.mark.smoke
-def test_from_the_command_line(running: testing.LocalCluster, tmp_path: Path) -> None:
+def test_from_the_command_line(running: local_cluster.LocalCluster, tmp_path: Path) -> None:
     """Each `edl` command for jobs works with a TrainingJob."""
 
     def edl(command: str, *arguments: str) -> str:

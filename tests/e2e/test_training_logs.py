@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.local import testing
+from tests import local_cluster
 from tests.demo.airflow import Airflow
 from tests.e2e.kill_matrix import Matrix
 
@@ -56,7 +56,7 @@ def matrix(tmp_path: Path) -> Iterator[Matrix]:
     """Airflow with one DAG for each job."""
     (tmp_path / "dags").mkdir()
     (tmp_path / "dags" / "training.py").write_text(DAGS)
-    with testing.cluster(tmp_path / "cluster", testing.Settings(controller=True)) as local:
+    with local_cluster.cluster(tmp_path / "cluster", local_cluster.Settings(controller=True)) as local:
         extra = {"kube_config_path": str(local.kubeconfig), "namespace": "default"}
         connection = json.dumps({"conn_type": "kubernetes", "extra": extra})
         env = {"AIRFLOW_CONN_KUBERNETES_DEFAULT": connection}

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from edl_workflows.core.jobs.view import JobPhase
-from edl_workflows.local import testing
 from edl_workflows.training import CheckpointStore
+from tests import local_cluster
 from tests.e2e.collective_jobs import CollectiveJob, CollectiveTraining
 from tests.e2e.standalone import Standalone
 
@@ -48,7 +48,9 @@ def test_the_whole_adapter_trains_with_two_members(tmp_path: Path) -> None:
     template = manifest["spec"]["replicaSpecs"]["worker"]["template"]
     command = template["spec"]["containers"][0]["command"]
     command[command.index(str(program)) + 1 :] = ["--checkpoint-dir", str(folder), "--epochs", "2"]
-    with testing.cluster(tmp_path / "cluster", testing.Settings(controller=True, grace=5.0)) as running:
+    with local_cluster.cluster(
+        tmp_path / "cluster", local_cluster.Settings(controller=True, grace=5.0)
+    ) as running:
         job = CollectiveJob.submit(running.client(), manifest)
         job.wait_phase(JobPhase.SUCCEEDED)
         first, *_, last = (float(found) for found in re.findall(r"loss (\S+)", _printed(job)))

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from edl_workflows.local import daemon
-from edl_workflows.local.testing import cluster
+from tests.local_cluster import cluster
 from tests.unit.local.support import Pods, container
 
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from edl_workflows.core.jobs.testing import JobsNamespace
+from tests.jobs_namespace import JobsNamespace
 
 
 class JobMachine(RuleBasedStateMachine):

@@ -19,7 +19,12 @@ from edl_workflows.core.kubernetes.api import ApiResource
 from edl_workflows.pipelines.argo.agent import orphans, reporting
 from edl_workflows.pipelines.argo.agent.orphans import BegunObject, OrphanVerdict, judge_orphan
 from edl_workflows.pipelines.argo.agent.results import StepResult
-from edl_workflows.pipelines.argo.agent.task_plan import SETTLE_SECONDS, TaskProgress, TrackedTask, plan_tasks
+from edl_workflows.pipelines.argo.agent.task_actions import (
+    SETTLE_SECONDS,
+    TaskProgress,
+    TrackedTask,
+    decide_actions,
+)
 from edl_workflows.pipelines.argo.agent.tasks import OpenTask, TaskKey, WorkflowKey, open_tasks
 from edl_workflows.pipelines.argo.agent.workflow import StepAttempt, step_of
 from edl_workflows.pipelines.argo.api import WORKFLOW_TASK_SETS
@@ -198,24 +203,24 @@ class World:
     # The agent.
 
     def the_agent_turns(self, sees: bool, moves: int) -> None:
-        """The agent plans from the current or an earlier state, and advances all tasks that it serves by some
-        steps."""
+        """The agent decides from the current or an earlier state, and advances all tasks that it serves by
+        some steps."""
         if sees:
             self.watch.seen = copy.deepcopy(self.api.task_set)
-        self.plan()
+        self.decide()
         for key in [key for key in sorted(self.served) for _move in range(moves)]:
             if key in self.served:
                 self.go_on(key)
 
-    def plan(self) -> None:
+    def decide(self) -> None:
         taken = {key: served.taken for key, served in self.served.items()}
         present = open_tasks(self.watch.seen)
-        plan = plan_tasks(present, taken, self.clock)
-        for key in plan.abandon:
+        actions = decide_actions(present, taken, self.clock)
+        for key in actions.abandon:
             self.served[key].taken = TrackedTask(TaskProgress.ABANDONED)
-        for key in plan.forget:
+        for key in actions.forget:
             del self.served[key]
-        for task in plan.begin:
+        for task in actions.begin:
             self.served[task.key] = Served(task)
         for found in [job for job in self.found if job.key not in present and job.key not in self.served]:
             begun = BegunObject(found.key, mock.Mock(), "delete")

@@ -8,6 +8,7 @@ from hypothesis import given
 from edl_workflows.core.protocol import brain
 from edl_workflows.core.scaling.dlrover.brain import messages
 from edl_workflows.core.scaling.dlrover.resources import (
+    Advice,
     NodeGroupResource,
     NodeSize,
     OptimizerJob,
@@ -15,7 +16,6 @@ from edl_workflows.core.scaling.dlrover.resources import (
     OptimizerRole,
     Range,
     ResourceLimits,
-    ResourcePlan,
     UserBounds,
 )
 from edl_workflows.core.scaling.dlrover.samples import JobSample, NodeSample
@@ -54,7 +54,7 @@ JOBS = st.builds(
     ).map(tuple),
 )
 PLANS = st.builds(
-    ResourcePlan,
+    Advice,
     st.dictionaries(ROLES, st.builds(NodeGroupResource, st.none() | st.integers(0, 10_000), SIZES)),
     st.dictionaries(st.from_regex(r"[a-z0-9]{1,20}", fullmatch=True), SIZES),
     st.dictionaries(st.text(), st.text()),
@@ -90,10 +90,10 @@ def test_a_job_over_the_wire(job: OptimizerJob) -> None:
 
 
 @given(PLANS)
-def test_a_plan_over_the_wire(plan: ResourcePlan) -> None:
-    """A plan that was serialized and parsed is the same plan."""
-    said = messages.plan_message(plan).model_dump_json()
-    assert messages.plan_of(brain.OptimizeReply.model_validate_json(said)) == plan
+def test_advice_over_the_wire(advice: Advice) -> None:
+    """Advice that was serialized and parsed is the same advice."""
+    said = messages.advice_message(advice).model_dump_json()
+    assert messages.advice_of(brain.OptimizeReply.model_validate_json(said)) == advice
 
 
 @given(st.lists(SAMPLES, max_size=8))

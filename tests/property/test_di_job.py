@@ -10,8 +10,9 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from edl_workflows.core.jobs.di_job import pods
 from edl_workflows.core.jobs.di_job.model import DIJob
+from tests.cases.kinds.di_job import make_di_job, task
 from tests.property.job_machine import JobMachine
-from tests.unit.core.jobs.di_jobs import NAME, make, task
+from tests.unit.core.jobs.di_jobs import NAME
 
 FINAL = ("Succeeded", "Failed")
 STEPS = st.integers(0, 8)
@@ -46,7 +47,9 @@ class DIJobs(JobMachine):
     )
     def submit(self, preemptible: bool, limit: int | None, policy: str) -> None:
         tasks = (task("learner"), task("collector", 2), task("none", name="replay"))
-        self.world.add(make(*tasks, preemptible=preemptible, backoffLimit=limit, cleanPodPolicy=policy))
+        self.world.add(
+            make_di_job(*tasks, preemptible=preemptible, backoffLimit=limit, cleanPodPolicy=policy)
+        )
 
     @rule(suspend=st.booleans())
     def set_suspend(self, suspend: bool) -> None:

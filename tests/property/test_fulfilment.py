@@ -1,4 +1,4 @@
-"""Laws of the fulfilment planner for any jobs on any nodes; `bench_fulfilment` checks them at length."""
+"""Laws of the fulfilment algorithm for any jobs on any nodes; `bench_fulfilment` checks them at length."""
 
 import math
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from edl_workflows.core.scaling.paddle import jobs as fulfilment_jobs
 from edl_workflows.core.scaling.paddle.fulfilment import (
     DEFAULT_MAX_LOAD,
+    FulfilmentDecision,
     FulfilmentJob,
-    FulfilmentPlan,
-    plan_fulfilment,
+    decide_fulfilment,
 )
 from edl_workflows.core.scaling.paddle.nodes import FulfilmentNode
 
@@ -26,22 +26,22 @@ MADE_ROOM = "it gives up room for a job that waits, and doesn't grow in the same
 
 @dataclass(frozen=True)
 class Cluster:
-    """The input of the planner."""
+    """The input of the algorithm."""
 
     jobs: dict[str, FulfilmentJob]
     nodes: dict[str, FulfilmentNode]
     max_load: dict[str, float] = field(default_factory=dict)
 
-    def plan(self) -> FulfilmentPlan:
-        return plan_fulfilment(self.jobs, self.nodes, self.max_load)
+    def decide(self) -> FulfilmentDecision:
+        return decide_fulfilment(self.jobs, self.nodes, self.max_load)
 
-    def applied(self, planned: FulfilmentPlan) -> "Cluster":
-        """The cluster after the plan was carried out and the scheduler placed the pods as expected."""
+    def applied(self, decision: FulfilmentDecision) -> "Cluster":
+        """The cluster after the decision was carried out and the scheduler placed the pods as expected."""
         found = {
             key: replace(
                 job,
-                parallelism=planned.changes[key].after if key in planned.changes else job.parallelism,
-                places=planned.places.get(key, job.places),
+                parallelism=decision.changes[key].after if key in decision.changes else job.parallelism,
+                places=decision.places.get(key, job.places),
             )
             for key, job in self.jobs.items()
         }
@@ -114,24 +114,24 @@ def random_job(random: Random, places: list[str]) -> FulfilmentJob:
     )
 
 
-def check_bounds(cluster: Cluster, planned: FulfilmentPlan) -> None:
+def check_bounds(cluster: Cluster, decision: FulfilmentDecision) -> None:
     """Elastic jobs stay within their bounds, others do not change, and no instance is on an excluded node."""
-    after = cluster.applied(planned)
+    after = cluster.applied(decision)
     for key, job in cluster.jobs.items():
         if not job.elastic:
-            assert key not in planned.changes, key
+            assert key not in decision.changes, key
         else:
             assert job.min_instances <= after.jobs[key].parallelism <= job.max_instances, key
-        places = planned.places.get(key, ())
+        places = decision.places.get(key, ())
         assert len(places) <= after.jobs[key].parallelism, key
         for place in set(places):
             if not cluster.counts(place) or place in job.excluded:
                 assert places.count(place) <= job.places.count(place), key
 
 
-def check_capacity(cluster: Cluster, planned: FulfilmentPlan) -> None:
+def check_capacity(cluster: Cluster, decision: FulfilmentDecision) -> None:
     """Only minima may exceed a limit, no node is overloaded, and no job grows beyond a limit."""
-    after = cluster.applied(planned)
+    after = cluster.applied(decision)
     for name in RESOURCES:
         over = after.left(name) < -1e-6 * GI
         free, before = after.free(name), cluster.free(name)
@@ -144,29 +144,29 @@ def check_capacity(cluster: Cluster, planned: FulfilmentPlan) -> None:
             assert amount >= min(before[node], 0) - 1e-6 * GI, (name, node)
 
 
-def check_fixed_point(cluster: Cluster, planned: FulfilmentPlan) -> int:
-    """Planning again changes nothing, except that a job that made room on a node may grow elsewhere, once.
+def check_fixed_point(cluster: Cluster, decision: FulfilmentDecision) -> int:
+    """Deciding again changes nothing, except that a job that made room on a node may grow elsewhere, once.
 
     Returns:
         How many jobs grew again.
     """
-    once = cluster.applied(planned)
-    again = once.plan()
+    once = cluster.applied(decision)
+    again = once.decide()
     for key, change in again.changes.items():
         assert change.after > change.before, (key, change)
-        assert planned.held_back[key] == MADE_ROOM, (key, change)
+        assert decision.held_back[key] == MADE_ROOM, (key, change)
     assert again.changes.keys() == again.places.keys(), (again.changes, again.places)
     if again.changes:
-        third = once.applied(again).plan()
+        third = once.applied(again).decide()
         assert not third.changes, third.changes
         assert not third.places, third.places
     return len(again.changes)
 
 
-def check_exhausted(cluster: Cluster, planned: FulfilmentPlan) -> None:
+def check_exhausted(cluster: Cluster, decision: FulfilmentDecision) -> None:
     """Every job that could grow has grown, no pending minimum could be placed, and all others have a
     reason."""
-    after = cluster.applied(planned)
+    after = cluster.applied(decision)
     free = {name: after.free(name) for name in RESOURCES}
     left = {name: after.left(name) for name in RESOURCES}
     attainable = {name: after.free(name, minima=True) for name in RESOURCES}
@@ -179,11 +179,11 @@ def check_exhausted(cluster: Cluster, planned: FulfilmentPlan) -> None:
                 amount <= left[name] - 1e-6 * GI * (name == "memory") for name, amount in job.requests.items()
             )
             room = fitting(job, after, free) and in_limits
-            assert not room or planned.held_back[key] == MADE_ROOM, (key, "could grow")
+            assert not room or decision.held_back[key] == MADE_ROOM, (key, "could grow")
         else:
-            assert key not in planned.held_back, key
+            assert key not in decision.held_back, key
             continue
-        assert planned.held_back[key], key
+        assert decision.held_back[key], key
 
 
 def fitting(job: FulfilmentJob, cluster: Cluster, free: Mapping[str, Mapping[str, float]]) -> int:
@@ -202,29 +202,29 @@ def fitting(job: FulfilmentJob, cluster: Cluster, free: Mapping[str, Mapping[str
     )
 
 
-def check_permutation(cluster: Cluster, planned: FulfilmentPlan, random: Random) -> None:
-    """The plan does not depend on the order of jobs and nodes."""
+def check_permutation(cluster: Cluster, decision: FulfilmentDecision, random: Random) -> None:
+    """The decision does not depend on the order of jobs and nodes."""
     jobs, nodes = list(cluster.jobs.items()), list(cluster.nodes.items())
     random.shuffle(jobs)
     random.shuffle(nodes)
-    assert replace(cluster, jobs=dict(jobs), nodes=dict(nodes)).plan() == planned
+    assert replace(cluster, jobs=dict(jobs), nodes=dict(nodes)).decide() == decision
 
 
 def check_all(cluster: Cluster, random: Random) -> int:
     """All laws.
 
     Returns:
-        How many jobs grew again after the plan was carried out.
+        How many jobs grew again after the decision was carried out.
     """
-    planned = cluster.plan()
+    decision = cluster.decide()
     if not any(cluster.counts(node) for node in cluster.nodes):
-        assert (planned.changes, planned.held_back.keys()) == ({}, cluster.jobs.keys())
+        assert (decision.changes, decision.held_back.keys()) == ({}, cluster.jobs.keys())
         return 0
-    check_bounds(cluster, planned)
-    check_capacity(cluster, planned)
-    check_exhausted(cluster, planned)
-    check_permutation(cluster, planned, random)
-    return check_fixed_point(cluster, planned)
+    check_bounds(cluster, decision)
+    check_capacity(cluster, decision)
+    check_exhausted(cluster, decision)
+    check_permutation(cluster, decision, random)
+    return check_fixed_point(cluster, decision)
 
 
 CLUSTERS = st.randoms(use_true_random=False).map(random_cluster)
@@ -235,24 +235,25 @@ ODD_COUNTS = st.integers(-3, 6) | st.sampled_from([10**9, 10**400, -(10**400)])
 @given(CLUSTERS, st.randoms(use_true_random=False))
 @settings(max_examples=150)
 def test_all_laws(cluster: Cluster, random: Random) -> None:
-    """Each plan keeps bounds, limits and the capacity of nodes, does not change when it is repeated, wastes
-    no free capacity, and does not depend on the order of jobs."""
+    """Each decision keeps bounds, limits and the capacity of nodes, does not change when it is repeated,
+    wastes no free capacity, and does not depend on the order of jobs."""
     check_all(cluster, random)
 
 
 @given(CLUSTERS)
 def test_a_stale_view_changes_nothing(cluster: Cluster) -> None:
-    """If a plan was carried out but the scheduler has not placed any pod yet, the next plan is the same."""
+    """If a decision was carried out but the scheduler has not placed any pod yet, the next one is the
+    same."""
     jobs = {key: replace(job, places=job.places[: job.parallelism]) for key, job in cluster.jobs.items()}
-    planned = plan_fulfilment(jobs, cluster.nodes, cluster.max_load)
+    decision = decide_fulfilment(jobs, cluster.nodes, cluster.max_load)
     told = {
         key: replace(jobs[key], parallelism=change.after)
-        for key, change in planned.changes.items()
+        for key, change in decision.changes.items()
         if change.after > change.before
     }
-    again = plan_fulfilment(jobs | told, cluster.nodes, cluster.max_load)
-    assert again.changes == {key: change for key, change in planned.changes.items() if key not in told}
-    assert again.places == planned.places
+    again = decide_fulfilment(jobs | told, cluster.nodes, cluster.max_load)
+    assert again.changes == {key: change for key, change in decision.changes.items() if key not in told}
+    assert again.places == decision.places
 
 
 @given(CLUSTERS, st.sampled_from(RESOURCES))
@@ -269,7 +270,7 @@ def test_who_does_not_use_a_resource_keeps_what_it_has(cluster: Cluster, name: s
         for key, job in jobs.items():
             if job.elastic and not job.requests:
                 held = min(len(job.places), job.parallelism, job.max_instances)
-                assert quiet.applied(quiet.plan()).jobs[key].parallelism >= held
+                assert quiet.applied(quiet.decide()).jobs[key].parallelism >= held
 
 
 @given(
@@ -282,10 +283,10 @@ def test_more_room_takes_from_nobody(sizes: list[tuple[int, int]], count: int, d
     jobs = {f"job-{n}": FulfilmentJob({"cpu": 1.0}, 0, high, 0) for n, (high, _) in enumerate(sizes)}
     nodes = {f"node-{n}": FulfilmentNode({"cpu": 4.0}) for n in range(count)}
     less, more = sorted(data.draw(st.tuples(*[st.sampled_from([0.5, 0.8, 0.97, 1.0])] * 2)))
-    few = plan_fulfilment(jobs, nodes, {"cpu": less}).changes
+    few = decide_fulfilment(jobs, nodes, {"cpu": less}).changes
     for many in (
-        plan_fulfilment(jobs, nodes, {"cpu": more}).changes,
-        plan_fulfilment(jobs, nodes | {"node-x": FulfilmentNode({"cpu": 4.0})}, {"cpu": less}).changes,
+        decide_fulfilment(jobs, nodes, {"cpu": more}).changes,
+        decide_fulfilment(jobs, nodes | {"node-x": FulfilmentNode({"cpu": 4.0})}, {"cpu": less}).changes,
     ):
         assert all(many[key].after >= change.after for key, change in few.items())
 
@@ -306,14 +307,14 @@ def test_always_the_least_fulfilled_gets_the_next(
     }
     minima = sum(low for low, _ in bounds)
     with patch.object(fulfilment_jobs, "_TURNS", at_once):
-        planned = plan_fulfilment(
+        decision = decide_fulfilment(
             jobs, {"a": FulfilmentNode({"cpu": 1000.0, "pods": float(minima + room)})}, {"cpu": 1.0}
         )
     number = {key: job.min_instances for key, job in jobs.items()}
     for _ in range(room):
         if able := [key for key in sorted(jobs) if number[key] < jobs[key].max_instances]:
             number[min(able, key=lambda key: jobs[key].fulfilment(number[key]))] += 1
-    assert {key: change.after for key, change in planned.changes.items()} == {
+    assert {key: change.after for key, change in decision.changes.items()} == {
         key: after for key, after in number.items() if after != jobs[key].min_instances
     }
 
@@ -337,13 +338,13 @@ def odd_jobs(draw: st.DrawFn) -> FulfilmentJob:
 def test_nonsense_is_left_alone(
     jobs: dict[str, FulfilmentJob], nodes: dict[str, FulfilmentNode], load: dict[str, float]
 ) -> None:
-    """For any numbers there is a plan. Jobs with invalid numbers are left unchanged, with a reason."""
-    planned = plan_fulfilment(jobs, nodes, load)
+    """For any numbers there is a decision. Jobs with invalid numbers are left unchanged, with a reason."""
+    decision = decide_fulfilment(jobs, nodes, load)
     for key, job in jobs.items():
         sound = 0 <= job.min_instances <= job.max_instances and job.parallelism >= 0
         if not sound or any(not 0 <= amount < math.inf for amount in job.requests.values()):
-            assert key not in planned.changes
-            assert planned.held_back[key]
-        elif key in planned.changes:
-            assert job.min_instances <= planned.changes[key].after <= job.max_instances
-            assert planned.changes[key].reason
+            assert key not in decision.changes
+            assert decision.held_back[key]
+        elif key in decision.changes:
+            assert job.min_instances <= decision.changes[key].after <= job.max_instances
+            assert decision.changes[key].reason

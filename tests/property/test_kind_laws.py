@@ -1,7 +1,6 @@
 """What holds for every kind of the registry: `edl_workflows.core.jobs.kinds.KINDS`.
 
-A new kind is tested here as soon as `tests.unit.core.jobs.examples` has a manifest of it; the first test says
-so if it has none.
+A new kind is tested here with the example of its cases (`tests.cases.kinds`).
 """
 
 import copy
@@ -17,12 +16,10 @@ from edl_workflows.core.jobs import manifests
 from edl_workflows.core.jobs.actions import Actions, RoleChange, apply_merge_patch
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.kinds import KINDS
-from edl_workflows.core.jobs.testing import JobsNamespace
 from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.pipelines.waiting.job_log import is_unobserved
-from tests.security.hostile_objects import BASES
-from tests.unit.core.jobs.examples import EXAMPLES
-from tests.unit.core.jobs.test_template_values import PLACES
+from tests.cases.kinds import KIND_CASES
+from tests.jobs_namespace import JobsNamespace
 
 Manifest = dict[str, Any]
 Step = tuple[str, int]
@@ -59,7 +56,7 @@ class KindWorld:
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.namespace = JobsNamespace()
-        self.job = self.namespace.add(EXAMPLES[kind.name])
+        self.job = self.namespace.add(KIND_CASES[kind.name].example)
         self.name: str = self.job["metadata"]["name"]
         labels = dict.fromkeys(kind.labels, "other") | {kind.labels[0]: self.name}
         spec = {"containers": [{"name": "main", "image": "other:1"}]}
@@ -144,24 +141,6 @@ def histories(kind: Kind, steps: list[Step]) -> Iterator[KindWorld]:
             yield world
 
 
-def test_every_kind_has_an_example() -> None:
-    """Each kind of the registry has an example, so that it is tested here."""
-    kinds = {kind.name for kind in JOB_KINDS}
-    assert kinds == EXAMPLES.keys(), (
-        "each kind needs an example in EXAMPLES of tests/unit/core/jobs/examples.py"
-    )
-
-
-def test_every_kind_is_attacked() -> None:
-    """The tables of hostile objects and of values of wrong types have a manifest of each kind of job."""
-    jobs = {kind.source.api.plural for kind in JOB_KINDS}
-    assert jobs <= BASES.keys(), "each kind needs a manifest in BASES of tests/security/hostile_objects.py"
-    assert jobs == PLACES.keys(), (
-        "each kind needs the location of its template in PLACES of "
-        "tests/unit/core/jobs/test_template_values.py"
-    )
-
-
 @each_kind
 @settings(max_examples=30, deadline=None)
 @given(steps=STEPS)
@@ -232,13 +211,15 @@ def test_every_phase_has_its_view(kind: Kind) -> None:
     """The view has every phase of the kind, and exactly the final ones are final. A new job is Pending, and
     waits know that no controller has observed it."""
     assert kind.view is not None
-    job = kind.model.parse(EXAMPLES[kind.name])
+    job = kind.model.parse(KIND_CASES[kind.name].example)
     phases = {str(condition) for condition in JobPhase}
 
     assert kind.view(job).phase is JobPhase.PENDING
     assert is_unobserved(kind.view(job))
     for phase in kind.phases:
-        found = kind.view(kind.model.parse(EXAMPLES[kind.name] | {"status": {"phase": str(phase)}})).phase
+        found = kind.view(
+            kind.model.parse(KIND_CASES[kind.name].example | {"status": {"phase": str(phase)}})
+        ).phase
         assert found in phases
         assert found.final == phase.final
     assert kind.failed in kind.phases

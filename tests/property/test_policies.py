@@ -9,13 +9,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from edl_workflows.core.scaling.policies import live_policies
+from edl_workflows.core.scaling.policies import POLICIES
 from edl_workflows.core.scaling.policy import Allocation, JobInfo, NodeInfo, Policy
 from tests.unit.core.scaling.hints import HINTS
 
 NODES = ("a", "b", "c", "d")
 each_policy = pytest.mark.parametrize(
-    "policy", [pytest.param(entry.load_policy(), id=entry.name) for entry in live_policies()]
+    "policy", [pytest.param(entry.load(), id=entry.name) for entry in POLICIES]
 )
 few = settings(max_examples=50)
 """So many for each policy keep the whole file within some seconds of CPU time."""

@@ -9,9 +9,10 @@ from hypothesis import given
 
 from edl_workflows.core.scaling.policy import JobInfo, NodeInfo
 from edl_workflows.core.scaling.pollux.model import SHORTEST_FIRST, PolluxJob, PolluxOptions
-from edl_workflows.core.scaling.pollux.optimizer import allocation_worth, optimize_allocations
+from edl_workflows.core.scaling.pollux.optimizer import optimize_allocations
 from edl_workflows.core.scaling.pollux.policy import PolluxPolicy
 from edl_workflows.core.scaling.pollux.speedup import SpeedupTable
+from tests.pollux_worth import allocation_worth
 from tests.property.test_policies import PolicyQuestion, few, pinned, questions
 
 POLICIES = (PolluxPolicy(), PolluxPolicy(SHORTEST_FIRST))

@@ -1,4 +1,4 @@
-"""Laws of plans for jobs with parameter servers, for any job and any measurements."""
+"""Laws of advice for jobs with parameter servers, for any job and any measurements."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,13 +7,13 @@ from random import Random
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from edl_workflows.core.scaling.dlrover.bounds import bound_plan, count_range, job_problems, size_range
+from edl_workflows.core.scaling.dlrover.bounds import bound_advice, count_range, job_problems, size_range
 from edl_workflows.core.scaling.dlrover.local_optimizer import (
-    create_plan,
-    hot_ps_plan,
-    ps_initial_plan,
-    running_plan,
-    worker_plan,
+    advise_hot_servers,
+    advise_initial_servers,
+    advise_new_job,
+    advise_running_job,
+    advise_workers,
 )
 from edl_workflows.core.scaling.dlrover.ps_stages import (
     OptimizerStage,
@@ -21,11 +21,12 @@ from edl_workflows.core.scaling.dlrover.ps_stages import (
     advance_stage,
     optimize_locally,
 )
-from edl_workflows.core.scaling.dlrover.recovery import oom_recovery_plan, pending_cut_plan
+from edl_workflows.core.scaling.dlrover.recovery import advise_oom_recovery, advise_pending_cut
 from edl_workflows.core.scaling.dlrover.resources import (
     AMOUNTS,
     PS,
     WORKER,
+    Advice,
     NodeGroupResource,
     NodeSize,
     OptimizerJob,
@@ -33,24 +34,23 @@ from edl_workflows.core.scaling.dlrover.resources import (
     OptimizerRole,
     Range,
     ResourceLimits,
-    ResourcePlan,
     UserBounds,
-    apply_plan,
+    follow_advice,
     total_amount,
 )
 from edl_workflows.core.scaling.dlrover.samples import JobSample, NodeSample
 from tests.unit.core.scaling.training import GIB, Training
 
 NOW = 10_000.0
-Rule = Callable[[OptimizerJob], ResourcePlan]
+Rule = Callable[[OptimizerJob], Advice]
 RULES: dict[str, Rule] = {
-    "create": create_plan,
-    "worker": worker_plan,
-    "ps_initial": ps_initial_plan,
-    "hot_ps": hot_ps_plan,
-    "running": running_plan,
-    "oom": oom_recovery_plan,
-    "pending": lambda job: pending_cut_plan(job, NOW),
+    "create": advise_new_job,
+    "worker": advise_workers,
+    "ps_initial": advise_initial_servers,
+    "hot_ps": advise_hot_servers,
+    "running": advise_running_job,
+    "oom": advise_oom_recovery,
+    "pending": lambda job: advise_pending_cut(job, NOW),
 }
 
 cores = st.one_of(st.none(), st.sampled_from([0.0, 0.5, 1.0, 4.0, 8.0, 31.9, 64.0]))
@@ -90,7 +90,7 @@ def roles(draw: st.DrawFn) -> dict[str, OptimizerRole]:
 @st.composite
 def jobs(draw: st.DrawFn, numbers: st.SearchStrategy[float] = plausible) -> OptimizerJob:
     """A job with healthy and unhealthy nodes, and samples with its present and another number of workers."""
-    job = apply_plan(OptimizerJob("job", draw(roles()), draw(limits)), ResourcePlan())
+    job = follow_advice(OptimizerJob("job", draw(roles()), draw(limits)), Advice())
     ill = st.sampled_from([(None, False)] * 8 + [(None, True), (0.0, False), (NOW, False)])
     nodes = []
     for node in job.nodes:
@@ -107,20 +107,20 @@ def sample(nodes: tuple[OptimizerNode, ...], time: int, used: float) -> JobSampl
     return JobSample(float(time), time, used, tuple(NodeSample(n.name, n.role, used, used) for n in nodes))
 
 
-def check_bounds(job: OptimizerJob, plan: ResourcePlan) -> None:
+def check_bounds(job: OptimizerJob, advice: Advice) -> None:
     """No value exceeds its bounds, and nothing changes that may not change."""
-    after = apply_plan(job, plan)
+    after = follow_advice(job, advice)
     for amount in AMOUNTS:
-        before = total_amount(apply_plan(job, ResourcePlan()), amount)
+        before = total_amount(follow_advice(job, Advice()), amount)
         assert total_amount(after, amount) <= max(job.limits.of(amount), before) + 1e-3
-    for role, wanted in plan.node_group_resources.items():
+    for role, wanted in advice.node_group_resources.items():
         has = job.roles[role]
         assert has.auto_scale
         allowed = count_range(job, role).including(has.count)
         assert wanted.count is None or allowed.low <= wanted.count <= allowed.high
         check_size(job, role, has.resource, wanted.node_resource)
     by_name = {node.name: node for node in job.nodes}
-    for name, size in plan.node_resources.items():
+    for name, size in advice.node_resources.items():
         assert job.roles[by_name[name].role].auto_scale
         check_size(job, by_name[name].role, by_name[name].resource, size)
 
@@ -145,24 +145,24 @@ def test_bounds_are_never_broken(job: OptimizerJob, rule: str) -> None:
 @settings(max_examples=100)
 def test_nothing_measured_is_too_wrong(job: OptimizerJob, rule: str) -> None:
     """Whatever is reported, no rule fails or exceeds bounds, and each gives its reasons."""
-    plan = RULES[rule](job)
-    assert plan.reasons or plan.notes or rule in ("create", "oom", "pending")
-    check_bounds(job, plan)
-    assert set(plan.reasons) == {*plan.node_group_resources, *plan.node_resources}
-    assert all(plan.reasons.values())
+    advice = RULES[rule](job)
+    assert advice.reasons or advice.notes or rule in ("create", "oom", "pending")
+    check_bounds(job, advice)
+    assert set(advice.reasons) == {*advice.node_group_resources, *advice.node_resources}
+    assert all(advice.reasons.values())
 
 
 @given(jobs(), st.sampled_from(sorted(RULES)))
 @settings(max_examples=100)
 def test_a_plan_that_was_carried_out_is_not_made_again(job: OptimizerJob, rule: str) -> None:
-    """For the job as it is after a plan, the same rule changes nothing."""
-    after = apply_plan(job, RULES[rule](job))
+    """For the job as it is after advice, the same rule changes nothing."""
+    after = follow_advice(job, RULES[rule](job))
     assert RULES[rule](after).empty, RULES[rule](after)
 
 
 @given(jobs(), st.sampled_from(sorted(RULES)), st.randoms(use_true_random=False))
 def test_order_does_not_matter(job: OptimizerJob, rule: str, random: Random) -> None:
-    """The plan does not depend on the order of nodes, samples, entries of samples, or roles."""
+    """The advice does not depend on the order of nodes, samples, entries of samples, or roles."""
 
     def shuffled(values: tuple[object, ...]) -> tuple:  # type: ignore[type-arg]
         return tuple(random.sample(values, len(values)))
@@ -178,7 +178,7 @@ def test_order_does_not_matter(job: OptimizerJob, rule: str, random: Random) -> 
 
 
 proposals = st.builds(
-    ResourcePlan,
+    Advice,
     st.dictionaries(
         st.sampled_from([PS, WORKER, "chief", "nobody"]),
         st.builds(
@@ -196,14 +196,14 @@ proposals = st.builds(
 
 @given(jobs(), proposals, st.sampled_from([0.0, 0.1]))
 @settings(max_examples=100)
-def test_whatever_is_proposed_is_bounded(job: OptimizerJob, proposal: ResourcePlan, tolerance: float) -> None:
-    """For any numbers, unknown roles and unknown nodes, the bounded plan keeps every bound and has
+def test_whatever_is_proposed_is_bounded(job: OptimizerJob, proposal: Advice, tolerance: float) -> None:
+    """For any numbers, unknown roles and unknown nodes, the bounded advice keeps every bound and has
     reasons."""
-    plan = bound_plan(job, proposal, tolerance)
-    check_bounds(job, plan)
-    assert set(plan.reasons) == {*plan.node_group_resources, *plan.node_resources}
-    after = apply_plan(job, plan)
-    assert job_problems(job) or bound_plan(after, ResourcePlan()).empty
+    advice = bound_advice(job, proposal, tolerance)
+    check_bounds(job, advice)
+    assert set(advice.reasons) == {*advice.node_group_resources, *advice.node_resources}
+    after = follow_advice(job, advice)
+    assert job_problems(job) or bound_advice(after, Advice()).empty
 
 
 @given(jobs(), st.floats(1, 8))
@@ -216,7 +216,7 @@ def test_more_limits_are_never_fewer_workers(job: OptimizerJob, factor: float) -
     )
 
     def workers(of: OptimizerJob) -> int:
-        return apply_plan(of, worker_plan(of)).roles[WORKER].count
+        return follow_advice(of, advise_workers(of)).roles[WORKER].count
 
     assert workers(more) >= workers(job)
 
@@ -246,15 +246,15 @@ def test_every_job_comes_to_rest(training: Training, most: ResourceLimits, size:
     )
     speeds, quiet = [], 0
     for _ in range(60):
-        plan, progress = advance_stage(progress, job, now, optimize_locally)
-        check_bounds(job, plan)
-        after = apply_plan(job, plan)
+        advice, progress = advance_stage(progress, job, now, optimize_locally)
+        check_bounds(job, advice)
+        after = follow_advice(job, advice)
         assert after.roles[WORKER].count >= job.roles[WORKER].count
         if not after.of(PS) or not after.of(WORKER):
             return
         job, now = training.measured(after), now + 3600.0
         speeds.append(job.samples[-1].speed)
-        quiet = quiet + 1 if plan.empty else 0
+        quiet = quiet + 1 if advice.empty else 0
         if quiet == 3:
             break
     assert quiet == 3

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edl_workflows.core.jobs.testing import JobsNamespace
+from tests.jobs_namespace import JobsNamespace
 
 FINAL = ("Succeeded", "Failed")
 LIMIT = 2

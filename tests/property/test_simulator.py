@@ -7,18 +7,18 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from edl_workflows.core.scaling.policies import POLICIES
 from edl_workflows.core.scaling.pollux.goodput_fit import FitCache
 from edl_workflows.simulator.capacity import FAILURE, CapacityChange, draw_failures, service_changes
 from edl_workflows.simulator.cluster import SimulationRun, SimulationSettings
 from edl_workflows.simulator.metrics import measure_run
+from edl_workflows.simulator.schedulers.catalog import SCHEDULERS
 from edl_workflows.simulator.study import Study, Workload
 from edl_workflows.simulator.workload import ClusterJob, workload_of
 
 CLUSTER = SimulationSettings(nodes=2, node_gpus=4, checkpoint_interval=300)
 FITS = FitCache()
 """Shared by all examples: most jobs are seen with the same few step times."""
-POLICY = st.sampled_from(sorted(entry.name for entry in POLICIES))
+POLICY = st.sampled_from(sorted(entry.name for entry in SCHEDULERS))
 DEMAND = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 8)), max_size=3)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import initialize, invariant, rule
 
-from edl_workflows.core.jobs.testing import JobsNamespace
+from tests.jobs_namespace import JobsNamespace
 from tests.property.job_machine import JobMachine
 
 NAME = "ctr"

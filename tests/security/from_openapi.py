@@ -16,7 +16,7 @@ from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 
 from edl_workflows.services.brain.app import create_app
-from edl_workflows.services.brain.planner import PlannerProcess
+from edl_workflows.services.brain.optimizer_process import OptimizerProcess
 from edl_workflows.services.brain.service import BrainApi
 from edl_workflows.services.brain.store.store import BrainStore
 from tests.contract.test_di_server_openapi import DOCUMENT as DI_SERVER_DOCUMENT
@@ -49,7 +49,7 @@ def _of_kubernetes(server: Server) -> list[Any]:
 def _of_brain(_server: Server) -> list[Any]:
     return [
         create_app(
-            BrainApi(BrainStore.__new__(BrainStore), PlannerProcess("")), None, lambda *_: None
+            BrainApi(BrainStore.__new__(BrainStore), OptimizerProcess("")), None, lambda *_: None
         ).openapi()
     ]
 

@@ -18,8 +18,10 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, Phase, given, settings
 from requests import Response
 
-from edl_workflows.core.jobs.kinds import KINDS
+from edl_workflows.core.jobs.kinds import kind_of
 from edl_workflows.core.kubernetes.names import API_VERSION
+from tests.cases.kind import make_detailed_template, make_manifest
+from tests.cases.kinds import KIND_CASES
 from tests.security.from_openapi import NAMESPACE, make_namespace
 from tests.security.servers import Server
 from tests.security.tally import Tally
@@ -30,96 +32,27 @@ PATIENCE = 90.0
 BATCH = 30
 
 
-def _template(**container: Any) -> Object:
-    main = {
-        "name": "main",
-        "image": "none",
-        "command": ["sleep", "300"],
-        "args": ["1"],
-        "env": [{"name": "A", "value": "$(B)"}, {"name": "N",
-        "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
-        "resources": {"requests": {"cpu": "10m", "memory": "8Mi"}, "limits": {"memory": "64Mi"}},
-        "ports": [{"containerPort": 2222, "name": "http"}],
-        "volumeMounts": [{"name": "scratch", "mountPath": "/tmp/edl-fuzzed"}],
-        **container,
-    }  # fmt: skip
-    volume = {"name": "scratch", "emptyDir": {"sizeLimit": "1Mi", "medium": ""}}
-    return {
-        "metadata": {"labels": {"app": "fuzzed"}, "annotations": {"note": "x"}},
+_META: Object = {"name": "x", "labels": {"app": "fuzzed"}, "annotations": {"note": "x"}}
+BASES: dict[str, Object] = {
+    "pods": {"apiVersion": "v1", "kind": "Pod", "metadata": _META, "spec": make_detailed_template()["spec"]},
+    "services": {
+        "apiVersion": "v1", "kind": "Service", "metadata": _META,
         "spec": {
-            "containers": [main],
-            "volumes": [volume],
-            "terminationGracePeriodSeconds": 0,
-            "restartPolicy": "Never",
-            "nodeSelector": {"kubernetes.io/os": "linux"},
-            "tolerations": [{"key": "a", "operator": "Exists", "effect": "NoSchedule"}],
+            "selector": {"app": "fuzzed"}, "clusterIP": "None", "type": "ClusterIP",
+            "ports": [{"port": 80, "targetPort": "http", "name": "http", "protocol": "TCP"}],
         },
-    }
-
-
-def _roles(**more: Any) -> Object:
-    return {name: {"replicas": 1, "template": _template()} | more for name in ("ps", "worker")}
-
-
-def _custom(kind: str, version: str, **spec: Any) -> Object:
-    return {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}, "spec": spec}
-
-
-def _versions() -> dict[str, str]:
-    return {kind.name: kind.source.api.api_version for kind in KINDS}
-
-
-def _bases() -> dict[str, Object]:
-    versions = _versions()
-    meta: Object = {"name": "x", "labels": {"app": "fuzzed"}, "annotations": {"note": "x"}}
-    return {
-        "pods": {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": _template()["spec"]},
-        "services": {
-            "apiVersion": "v1", "kind": "Service", "metadata": meta,
-            "spec": {
-                "selector": {"app": "fuzzed"}, "clusterIP": "None", "type": "ClusterIP",
-                "ports": [{"port": 80, "targetPort": "http", "name": "http", "protocol": "TCP"}],
-            },
-        },
-        "configmaps": {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"a": "b"}},
-        "secrets": {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": {"a": "Yg=="},
-        "type": "Opaque"},
-        "elasticjobs": _custom(
-            "ElasticJob", versions["ElasticJob"], replicaSpecs=_roles(),
-            distributionStrategy="ParameterServerStrategy",
-            envs={"A": {"value": "b"}}, suspend=False,
-        ),
-        "scaleplans": _custom(
-            "ScalePlan", API_VERSION, ownerJob="neighbour",
-            replicaResourceSpecs={"worker": {"replicas": 1, "resource": {"cpu": "10m", "memory": "8Mi"}}},
-        ),
-        "tfjobs": _custom(
-            "TFJob", versions["TFJob"], tfReplicaSpecs={"Worker": {"replicas": 1,
-            "template": _template(name="tensorflow")}},
-            runPolicy={"cleanPodPolicy": "All", "activeDeadlineSeconds": 60, "backoffLimit": 1},
-        ),
-        "pytorchjobs": _custom(
-            "PyTorchJob", versions["PyTorchJob"], pytorchReplicaSpecs={"Worker": {"replicas": 1,
-            "template": _template(name="pytorch")}}, nprocPerNode="2",
-            elasticPolicy={"minReplicas": 1, "maxReplicas": 2, "rdzvBackend": "c10d", "rdzvPort": 29400,
-                           "rdzvConf": [{"key": "timeout", "value": "60"}], "maxRestarts": 1,
-                           "metrics": [{"type": "Resource"}]},
-        ),
-        "dijobs": _custom(
-            "DIJob", versions["DIJob"], minReplicas=1, maxReplicas=2, priority="normal",
-            tasks=[{"type": "learner", "replicas": 1, "template": _template()}],
-        ),
-        "trainingjobs": _custom(
-            "TrainingJob", versions["TrainingJob"], image="none", port=7164, fault_tolerant=True, passes=1,
-            trainer={"entrypoint": "sleep 300", "workspace": "/tmp", "min-instance": 1, "max-instance": 2,
-                     "resources": _template()["spec"]["containers"][0]["resources"]},
-            pserver={"min-instance": 1, "max-instance": 1}, master={},
-        ),
-    }  # fmt: skip
-
-
-BASES = _bases()
-"""Plural → a manifest that would be accepted, or nearly."""
+    },
+    "configmaps": {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _META, "data": {"a": "b"}},
+    "secrets": {
+        "apiVersion": "v1", "kind": "Secret", "metadata": _META, "data": {"a": "Yg=="}, "type": "Opaque",
+    },
+    "scaleplans": make_manifest(
+        API_VERSION, "ScalePlan", "x", ownerJob="neighbour",
+        replicaResourceSpecs={"worker": {"replicas": 1, "resource": {"cpu": "10m", "memory": "8Mi"}}},
+    ),
+    **{kind_of(kind).source.api.plural: cases.detailed for kind, cases in KIND_CASES.items()},
+}  # fmt: skip
+"""Plural → a manifest that would be accepted."""
 
 VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 2**31, 2**63, 10**400, 1.5, 1e308, "", " ", "x" * 300, "x" * 70_000, "1GB", "1e999",
@@ -252,7 +185,7 @@ class Cluster:
         make_namespace(self.server)
         neighbour = copy.deepcopy(BASES["elasticjobs"])
         neighbour["metadata"]["name"] = "neighbour"
-        neighbour["spec"]["replicaSpecs"] = {"worker": {"replicas": 1, "template": _template()}}
+        neighbour["spec"]["replicaSpecs"] = {"worker": {"replicas": 1, "template": make_detailed_template()}}
         collection = Hostile("elasticjobs", neighbour).collection
         answer = self.server.ask("POST", collection, neighbour)
         assert answer.status_code in (201, 409), answer.text

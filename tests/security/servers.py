@@ -20,8 +20,8 @@ import yaml
 
 from edl_workflows.core.kubernetes import names
 from edl_workflows.local import daemon
-from edl_workflows.local.testing import LocalCluster, Settings
 from edl_workflows.testing import free_port
+from tests.local_cluster import LocalCluster, Settings
 from tests.unit.services.brain.support import OPERATOR, tokens_file
 
 START_SECONDS = 240.0
@@ -131,7 +131,7 @@ def master(folder: Path) -> Iterator[list[Server]]:
         "--verdict-wait",
         "0",
     ]
-    command = ["edl_workflows.pipelines.cli", "master", "run", "--standalone", *place]
+    command = ["edl_workflows", "master", "run", "--standalone", *place]
     paths = ("/v1/nodes", "/v1/nodes/heartbeat", "/v1/datasets/train/lease", "/v1/scaleplans", "/v1/status")
     with _process(log, *command, **{names.ENV_JOB_TOKEN: TOKEN}) as process:
         yield [_serving(Server("master", port, TOKEN, process, log, "/healthz", paths))]
@@ -143,7 +143,7 @@ def brain(folder: Path) -> Iterator[list[Server]]:
     port, health, log = free_port(), free_port(), folder / "brain.log"
     store = ["--database-url", f"sqlite:///{folder}/brain.db", "--tokens-file", str(tokens_file(folder))]
     command = [
-        "edl_workflows.pipelines.cli",
+        "edl_workflows",
         "brain",
         "run",
         *store,
@@ -192,7 +192,7 @@ def _di_server(folder: Path, kubeconfig: Path) -> Iterator[Server]:
     port, log = free_port(), folder / "di-server.log"
     place = ["--kubeconfig", str(kubeconfig), "--port", str(port), "--metrics-port", "0", "--token", TOKEN]
     paths = ("/v2alpha1/default.walk.0/replicas", "/v2alpha1/default.walk.0/profilings")
-    with _process(log, "edl_workflows.pipelines.cli", "di-server", "run", "-A", *place) as process:
+    with _process(log, "edl_workflows", "di-server", "run", "-A", *place) as process:
         yield _serving(Server("di-server", port, TOKEN, process, log, "/", paths))
 
 

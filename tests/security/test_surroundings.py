@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edl_workflows.services.brain.store.records import JobReport, PlanAnswer
+from edl_workflows.services.brain.store.records import JobReport, StoredAdvice
 from edl_workflows.services.brain.store.retention import DAY, Retention, RetentionOptions
 from edl_workflows.services.brain.store.store import BrainStore
 from edl_workflows.testing import ApiServerProcess
@@ -111,7 +111,7 @@ def test_a_clock_that_jumps_by_hours_costs_brain_no_job_and_no_plan(tmp_path: Pa
     with BrainStore(f"sqlite:///{tmp_path}/brain.db") as store:
         store.record(JobReport(facts(), [sample(now - 60), sample(now)]), now)
         store.record(JobReport(facts("long-gone"), [sample(now - 31 * DAY)]), now - 31 * DAY)
-        store.record_answer(PlanAnswer("plan", "team", "mnist", now, (), "a reason"))
+        store.record_advice(StoredAdvice("plan", "team", "mnist", now, (), "a reason"))
         removal = Retention(store, RetentionOptions(), clock=lambda: clock[0])
         removal.remove()
         for jump in (6 * HOUR, -6 * HOUR, 0.0):
@@ -119,7 +119,7 @@ def test_a_clock_that_jumps_by_hours_costs_brain_no_job_and_no_plan(tmp_path: Pa
             removal.remove()
 
             assert store.job(None, "uid-1") is not None
-            assert store.last_answer("team", "mnist") == ((), "a reason")
+            assert store.last_advice("team", "mnist") == ((), "a reason")
         assert store.job(None, "long-gone") is None
         store.record(JobReport(facts("late"), [sample(now - 31 * DAY)]), now - 31 * DAY)
         assert removal.remove() > 0

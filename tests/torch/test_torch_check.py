@@ -11,8 +11,7 @@ import torch
 from torch import distributed
 
 from edl_workflows.core.kubernetes import names
-from edl_workflows.core.protocol.node_check import CheckMember, CheckRound
-from edl_workflows.core.protocol.nodes import CheckReport, NodeRef
+from edl_workflows.core.protocol.nodes import CheckMember, CheckReport, CheckRound, NodeRef
 from edl_workflows.services.agent import torch_check
 from edl_workflows.services.agent.node_check import CheckPlace, run_node_check
 from edl_workflows.training.collective.regrouping import Place

@@ -81,7 +81,8 @@ class XComStore:
         """The value that this attempt set, or else the flag of the previous attempt."""
         if (value := self._pull(key)) is not None:
             return value
-        server_context = self._ti._ti_context_from_server  # noqa: SLF001 - of past versions, which no longer change
+        # Private, but of past versions, which no longer change.
+        server_context = self._ti._ti_context_from_server  # noqa: SLF001
         if server_context is None or self._flag(key) not in (server_context.xcom_keys_to_clear or ()):
             return None
         self._ti.xcom_push(self._flag(key), True)  # for the next attempt, in case this one is lost

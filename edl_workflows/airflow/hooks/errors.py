@@ -120,6 +120,13 @@ def to_airflow(branch: str, message: str) -> EdlError:
     return _BY_NAME.get(branch, AirflowEdlError)(message)
 
 
+def as_airflow(error: Exception) -> Exception:
+    """Convert an error of ours to an Airflow exception; any other exception stays as it is."""
+    if isinstance(error, EdlError) and not isinstance(error, AirflowException):
+        return to_airflow(branch_name(error), str(error))
+    return error
+
+
 def fail_for_good(error: EdlError) -> EdlError:
     """The exception for an error of an object that another task created, which a retry of this task can't
     correct."""
@@ -134,4 +141,4 @@ def raised_for_airflow() -> Iterator[None]:
     except AirflowException:
         raise
     except EdlError as error:
-        raise to_airflow(branch_name(error), str(error)) from error
+        raise as_airflow(error) from error

@@ -19,7 +19,7 @@ from edl_workflows.airflow.hooks.airflow_versions import conf
 from edl_workflows.pipelines.waiting.training_logs import PodLine
 from edl_workflows.runtime.kube.log_stream import LogPosition
 
-LOGGER = "edl_workflows.training"
+LOGGER = "edl_workflows.pod_output"
 _log = structlog.get_logger(LOGGER)
 _FOLDING = re.compile(r"::(?=(end)?group::)")
 """Airflow's log page folds the lines from ``::group::`` to ``::endgroup::``, wherever these markers are in a

@@ -175,7 +175,6 @@ def _team_of(dag_id: str) -> dict[str, Any]:
 @cache
 def _files() -> dict[str, bytes]:
     own = (resources.files("edl_workflows.airflow.tab") / "files").iterdir()
-    shared = resources.files("edl_workflows.services.brain.page") / "files" / "format.js"
-    return {
-        file.name: file.read_bytes() for file in (*own, shared) if file.name[file.name.rfind(".") :] in _TYPES
-    }
+    page = resources.files("edl_workflows.services.brain.page") / "files"
+    files = (*own, page / "format.js", page / "shapes.js")
+    return {file.name: file.read_bytes() for file in files if file.name[file.name.rfind(".") :] in _TYPES}

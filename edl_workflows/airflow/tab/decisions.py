@@ -14,10 +14,10 @@ from edl_workflows.core.jobs.scale_plan.model import ScalePlan
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol.message import Message
 from edl_workflows.core.protocol.reported_text import inert_text
-from edl_workflows.pipelines.stages.apply_plan import APPLY, ApplyPlanRequest, begin_apply_plan
+from edl_workflows.pipelines.stages.apply_plan import APPLY, ApplyAdviceRequest, begin_apply_plan
+from edl_workflows.pipelines.waiting.advised_change import AdvisedChange
 from edl_workflows.pipelines.waiting.goals import ExistsGoal, Handle
 from edl_workflows.pipelines.waiting.identity import StageIdentity
-from edl_workflows.pipelines.waiting.planned_change import PlannedChange
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.client import DeletionOptions
 from edl_workflows.runtime.kube.connect import Cluster
@@ -80,7 +80,7 @@ def carry_out(cluster: Cluster, job: ElasticJob, decision: Decision, decider: De
     return _reject(cluster, job, decision, decider)
 
 
-def _find_seen(cluster: Cluster, job: ElasticJob, decision: Decision) -> PlannedChange:
+def _find_seen(cluster: Cluster, job: ElasticJob, decision: Decision) -> AdvisedChange:
     """The proposal that the user saw.
 
     Raises:
@@ -104,7 +104,7 @@ def _approve(cluster: Cluster, job: ElasticJob, decision: Decision, decider: Dec
     change = _find_seen(cluster, job, decision)
     approved = {**change.reasons, "Airflow": f"approved by {inert_text(decider.user)[:200]}"}
     plan = change.model_copy(update={"reasons": approved})
-    request = ApplyPlanRequest(job=job.metadata.name, namespace=namespace, plan=plan)
+    request = ApplyAdviceRequest(job=job.metadata.name, namespace=namespace, plan=plan)
     return begin_apply_plan(cluster, request, identity)
 
 

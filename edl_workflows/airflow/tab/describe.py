@@ -12,11 +12,11 @@ from edl_workflows.airflow.tab.document import (
     MAX_POINTS,
     MAX_RESTARTS,
     MAX_ROWS,
+    ChangeDocument,
+    ChangeStepDocument,
     CheckpointDocument,
     GoodputDocument,
     JobDocument,
-    PlanDocument,
-    PlanStepDocument,
     PointDocument,
     ProgressDocument,
     ProposalDocument,
@@ -39,7 +39,7 @@ from edl_workflows.core.jobs.scale_plan.model import (
 from edl_workflows.core.jobs.view import JobView, Progress
 from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines import timeline
-from edl_workflows.pipelines.waiting.planned_change import PlannedChange
+from edl_workflows.pipelines.waiting.advised_change import AdvisedChange
 from edl_workflows.services.brain.observations import describe_changes
 from edl_workflows.services.brain.page.messages import JobAnswer
 
@@ -97,7 +97,7 @@ def select_evenly(items: Sequence[T], limit: int) -> list[T]:
     return [items[round(index * last / (limit - 1))] for index in range(limit)]
 
 
-def find_proposal(job: ElasticJob, plans: Iterable[ScalePlan]) -> tuple[str, PlannedChange] | None:
+def find_proposal(job: ElasticJob, plans: Iterable[ScalePlan]) -> tuple[str, AdvisedChange] | None:
     """What the job's optimizer would change, and its id; None if it changes nothing, or nobody can carry it
     out now.
 
@@ -113,7 +113,7 @@ def find_proposal(job: ElasticJob, plans: Iterable[ScalePlan]) -> tuple[str, Pla
     # While a plan is carried out, the optimizer's earlier proposal no longer fits.
     if status.autoscaling is None or ended or any(not plan.finished for plan in manual):
         return None
-    change = PlannedChange.of(status.autoscaling)
+    change = AdvisedChange.of(status.autoscaling)
     if not change.migrate and all(
         _is_done(job, role, replica_spec) for role, replica_spec in change.replicas.items()
     ):
@@ -155,7 +155,7 @@ def describe_history(answer: JobAnswer) -> JobDocument:
             for p in points
         ],
         plans=[
-            PlanDocument(
+            ChangeDocument(
                 name=plan.name,
                 phase=plan.phase,
                 changes=plan.changes[:MAX_ROWS],
@@ -278,9 +278,9 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
     return dict(_some({name: value for name, value in metrics.items() if math.isfinite(value)}))
 
 
-def _describe_plan(plan: ScalePlan) -> PlanDocument:
+def _describe_plan(plan: ScalePlan) -> ChangeDocument:
     status = plan.status
-    return PlanDocument(
+    return ChangeDocument(
         name=plan.metadata.name,
         phase=str(status.phase or ScalePlanPhase.PENDING),
         changes=describe_changes(plan.spec)[:MAX_ROWS],
@@ -289,7 +289,7 @@ def _describe_plan(plan: ScalePlan) -> PlanDocument:
         created=_seconds(plan.metadata.creation_timestamp),
         finished=_seconds(status.finish_time),
         steps=[
-            PlanStepDocument(
+            ChangeStepDocument(
                 phase=str(step.phase), start=step.start_time.timestamp(), end=_seconds(step.finish_time)
             )
             for step in status.steps[:MAX_ROWS]

@@ -113,7 +113,7 @@ class RestartsDocument(Message):
     recent: list[RestartDocument] = Field(default_factory=list)
 
 
-class PlanStepDocument(Message):
+class ChangeStepDocument(Message):
     """One step of a plan; `end` is None while it is under way."""
 
     phase: str
@@ -121,7 +121,7 @@ class PlanStepDocument(Message):
     end: float | None = None
 
 
-class PlanDocument(Message):
+class ChangeDocument(Message):
     """A ScalePlan, or a plan that Brain has stored.
 
     Attributes:
@@ -139,7 +139,7 @@ class PlanDocument(Message):
     message: Text = ""
     created: float | None = None
     finished: float | None = None
-    steps: list[PlanStepDocument] = Field(default_factory=list)
+    steps: list[ChangeStepDocument] = Field(default_factory=list)
     stall_seconds: float | None = None
     may_be_rejected: bool = False
 
@@ -235,7 +235,7 @@ class JobDocument(Message):
     points: list[PointDocument] = Field(default_factory=list)
     goodput: GoodputDocument | None = None
     restarts: RestartsDocument = RestartsDocument()
-    plans: list[PlanDocument] = Field(default_factory=list)
+    plans: list[ChangeDocument] = Field(default_factory=list)
     proposal: ProposalDocument | None = None
     checkpoints: list[CheckpointDocument] = Field(default_factory=list)
     warnings: list[Text] = Field(default_factory=list)

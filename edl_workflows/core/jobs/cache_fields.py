@@ -5,7 +5,7 @@ each.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 Object = dict[str, Any]
@@ -27,7 +27,7 @@ def keep_whole(obj: Mapping[str, Any]) -> Object:
 
 def keep_head(obj: Mapping[str, Any]) -> Object:
     """An object's identity, labels and owners."""
-    return _shared(_head(obj))  # type: ignore[no-any-return]  # a map gives a map
+    return _shared(head_of(obj))  # type: ignore[no-any-return]  # a map gives a map
 
 
 def keep_pod(obj: Mapping[str, Any]) -> Object:
@@ -40,12 +40,13 @@ def keep_pod(obj: Mapping[str, Any]) -> Object:
             {"name": c.get("name"), "state": c.get("state") or {}, "restartCount": c.get("restartCount") or 0}
             for c in status["containerStatuses"]
         ]
-    kept_fields = {**_head(obj), "spec": {"containers": containers}, "status": kept}
+    kept_fields = {**head_of(obj), "spec": {"containers": containers}, "status": kept}
     return _shared(kept_fields)  # type: ignore[no-any-return]
 
 
-def _head(obj: Mapping[str, Any]) -> Object:
-    metadata = {key: obj["metadata"][key] for key in _METADATA if key in obj["metadata"]}
+def head_of(obj: Mapping[str, Any], fields: Iterable[str] = _METADATA) -> Object:
+    """What identifies an object, with these fields of its metadata."""
+    metadata = {key: obj["metadata"][key] for key in fields if key in obj["metadata"]}
     return {"apiVersion": obj.get("apiVersion"), "kind": obj.get("kind"), "metadata": metadata}
 
 

@@ -130,10 +130,6 @@ class Kind:
         operator = f",{self.pods.selector}" if "=" in self.pods.selector else ""
         return f"{self.labels[0]}={job}{operator}"
 
-    def _labels_of_pods(self, job: str) -> dict[str, str]:
-        """What `pods_of` selects by."""
-        return dict(part.split("=", 1) for part in self.pods_of(job).split(","))
-
     def isolated(self) -> "Kind":
         """The same kind, which also observes the NetworkPolicies of its jobs
         (`InstallationSettings.network_policies`)."""
@@ -215,7 +211,7 @@ class Kind:
         actions = self.reconcile(resource, observed)
         actions = replace(actions, create=tuple(map(self._keep_from_other_jobs, actions.create)))
         if observed.settings.network_policies and self.view is not None:
-            labels = self._labels_of_pods(resource.metadata.name)
+            labels = dict(part.split("=", 1) for part in self.pods_of(resource.metadata.name).split(","))
             actions = isolation.isolate_pods(resource, labels, manifest, observed, actions)
         left = resource.seconds_to_live(observed.now) if isinstance(resource, Job) else None
         if left is None:

@@ -67,7 +67,7 @@ class RoleFacts(Message):
     Attributes:
         count: wanted nodes.
         resource: size of new nodes.
-        auto_scale: whether plans may change the role.
+        auto_scale: whether advice may change the role.
     """
 
     count: Count
@@ -102,8 +102,8 @@ class JobDescription(Message):
 
     Attributes:
         uid: uid of the job's object; a job that is created again under the same name has another uid.
-        scenario: to plan a job, Brain uses measurements of other jobs of the same scenario and namespace; ""
-            means the job's name.
+        scenario: to advise on a job, Brain uses measurements of other jobs of the same scenario and
+        namespace; "" means the job's name.
     """
 
     uid: JobUid
@@ -227,7 +227,7 @@ class OptimizeRequest(Message):
     nodes: list[NodeFacts] = Field(default_factory=list, max_length=MAX_NODES)
 
 
-class GroupPlan(Message):
+class RoleAdvice(Message):
     """The wanted count and node size of a role; fields that are left out do not change."""
 
     count: Count | None = None
@@ -235,7 +235,7 @@ class GroupPlan(Message):
 
 
 class OptimizeReply(Message):
-    """Answer to `OptimizeRequest`; see `edl_workflows.core.scaling.dlrover.resources.ResourcePlan`.
+    """Answer to `OptimizeRequest`; see `edl_workflows.core.scaling.dlrover.resources.Advice`.
 
     Attributes:
         groups: changes of roles, by role.
@@ -245,7 +245,7 @@ class OptimizeReply(Message):
         waiting: whether statistics are missing that may still arrive; if so, ask again.
     """
 
-    groups: dict[RoleName, GroupPlan] = Field(default_factory=dict, max_length=20)
+    groups: dict[RoleName, RoleAdvice] = Field(default_factory=dict, max_length=20)
     nodes: dict[NodeName, NodeSizeMessage] = Field(default_factory=dict, max_length=MAX_NODES)
     reasons: dict[str, str] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)

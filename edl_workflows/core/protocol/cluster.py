@@ -18,7 +18,8 @@ class Member(Message):
 
     Attributes:
         process: the version for which the member's process was started, if the process continues from an
-            earlier version with the model in memory; 0 if it is started for this version.
+            earlier version with the model in memory; 0 if it is started for this version. A parameter server
+            continues if a version that never trained is rolled back.
     """
 
     rank: int = Field(ge=0)
@@ -74,10 +75,12 @@ class TrainingCluster(Message):
 
     def process_of(self, node_type: str, node_id: int) -> int:
         """The version for which the node's process was started: this one, unless it continues in place."""
-        processes = [member.process for member in self.workers if member.id == node_id]
-        return (processes[0] if processes and node_type == names.WORKER_TYPE else 0) or self.version
+        members = self._members(node_type)
+        return next((member.process for member in members if member.id == node_id), 0) or self.version
 
     def rank_of(self, node_type: str, node_id: int) -> int | None:
         """Rank of a node among the version's members; None if it is not a member."""
-        members = {names.PS_TYPE: self.ps, names.WORKER_TYPE: self.workers}.get(node_type, [])
-        return next((member.rank for member in members if member.id == node_id), None)
+        return next((member.rank for member in self._members(node_type) if member.id == node_id), None)
+
+    def _members(self, node_type: str) -> list[Member]:
+        return {names.PS_TYPE: self.ps, names.WORKER_TYPE: self.workers}.get(node_type, [])

@@ -28,7 +28,7 @@ def render_own_line(text: str, pod: str, *, master: bool = False) -> str:
         master: whether that is a job's master, all of whose JSON lines are rendered.
     """
     line = _parse(text)
-    if line is None or line["pod"] != pod or not (master or _is_agents(line)):
+    if line is None or line["pod"] != pod or not (master or str(line.get("logger", "")).startswith(_LOGGER)):
         return text
     try:
         at = datetime.fromisoformat(line["timestamp"]).astimezone(UTC)
@@ -51,10 +51,6 @@ def _parse(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return line if all(isinstance(line.get(mark), str) for mark in _MARKS) else None
-
-
-def _is_agents(line: dict[str, Any]) -> bool:
-    return str(line.get("logger", "")).startswith(_LOGGER)
 
 
 def _value(value: Any) -> str:

@@ -7,7 +7,6 @@ from pydantic import Field
 
 from edl_workflows.core.protocol.cluster import TrainingCluster
 from edl_workflows.core.protocol.message import Message
-from edl_workflows.core.protocol.node_check import CheckRound
 from edl_workflows.core.protocol.reported import Identifier, OutputText, PodName, ShortText
 
 NodeType = Annotated[str, Field(pattern=r"^(ps|worker|chief|evaluator)$")]
@@ -71,14 +70,17 @@ class ServerChanges(StrEnum):
 
 
 class ServerReport(Message):
-    """What a program states about changes of its parameter servers.
+    """What a program states about changes of its parameter servers, and about its model on them.
 
     Attributes:
         reason: why not all changes are allowed.
+        warnings: what people should know about the model although the job goes on, such as variables that
+            are not spread over the servers.
     """
 
     changes: ServerChanges
     reason: ShortText = ""
+    warnings: list[ShortText] = Field(default_factory=list, max_length=16)
 
 
 class ProcessState(StrEnum):
@@ -200,6 +202,27 @@ class ExitReport(Message):
     version: int = Field(ge=0)
     code: int
     last_lines: OutputText = ""
+
+
+class CheckMember(Message):
+    """A node of a group, such as `worker-3`, and the address on which it listens for the others."""
+
+    node: str = Field(max_length=64)
+    address: str = Field(max_length=512)
+
+
+class CheckRound(Message):
+    """One round, part of the directive: each group measures its machines and their connection.
+
+    Attributes:
+        number: number of the round; never reused within a job.
+        groups: nodes that measure together. The first node of a group listens, and the others connect to it.
+        seconds: time after which a group gives up.
+    """
+
+    number: int = Field(ge=1)
+    groups: list[list[CheckMember]]
+    seconds: float = Field(gt=0, le=86_400)
 
 
 class CheckReport(Message):

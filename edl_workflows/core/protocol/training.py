@@ -21,6 +21,7 @@ from edl_workflows.core.protocol.reported import (
 
 UnixSeconds = Annotated[float, Field(ge=0, le=1e11)]
 """A time, within the range of calendars."""
+MAX_FINGERPRINTS = 256
 _CHECKPOINT_URI: TypeAdapter[str] = TypeAdapter(CheckpointUri)
 GlobalStep = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -95,10 +96,13 @@ class Evaluation(Message):
     Attributes:
         value: the number; None if there is none.
         problem: why there is none.
+        fingerprints: for each variable, a digest of a fixed sample of its rows; empty if the program gives
+            none.
     """
 
     value: float | None = None
     problem: ShortText = ""
+    fingerprints: dict[ShortText, Identifier] = Field(default_factory=dict, max_length=MAX_FINGERPRINTS)
 
 
 class ModelReport(Message):

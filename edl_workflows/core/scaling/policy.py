@@ -82,6 +82,8 @@ class Policy(Protocol):
        holds nothing is allocated like any other.
     5. A node that is lost, not `schedulable`, or `excluded` by the job gets no new replicas.
     6. The answer has exactly the keys of `jobs`, and does not depend on the order of the mappings.
+    7. The next `optimize` keeps what `allocate` gave: for this job alone and the same nodes, with the
+       allocation as `previous`, it changes nothing. An empty allocation promises nothing.
     """
 
     def allocate(self, job: JobInfo, nodes: Mapping[str, NodeInfo]) -> list[str]:

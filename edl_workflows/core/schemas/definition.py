@@ -116,22 +116,22 @@ class _Documented(GenerateJsonSchema):
         documented: dict[str, str] = {}
         for base in reversed(model.__mro__):
             if issubclass(base, Model):
-                documented |= _attributes(inspect.cleandoc(base.__doc__ or ""))
+                documented |= documented_attributes(base)
         for name, field in model.model_fields.items():
             if name in documented:
-                json_schema["properties"][field.alias or name]["description"] = documented[name]
+                json_schema["properties"][field.alias or name]["description"] = _plain(documented[name])
         return json_schema
 
 
-def _attributes(doc: str) -> dict[str, str]:
+def documented_attributes(model: type) -> dict[str, str]:
     """Field name → text, from the entries ``a, b: text`` of a Google-style Attributes section."""
-    _, _, section = doc.partition("Attributes:\n")
+    _, _, section = inspect.cleandoc(model.__doc__ or "").partition("Attributes:\n")
     entries = re.split(r"\n(?=    \w)|(?<=\.)  (?=\w+(?:, \w+)*: )", section.split("\n\n")[0])
     texts: dict[str, str] = {}
     for entry in entries:
         match = re.match(r"\s*(\w+(?:, \w+)*): (.+)", entry, re.DOTALL)
         if match:
-            texts |= {name: _plain(match[2]) for name in match[1].split(", ")}
+            texts |= {name: " ".join(match[2].split()) for name in match[1].split(", ")}
     return texts
 
 

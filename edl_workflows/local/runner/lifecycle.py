@@ -9,13 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from edl_workflows.core.backoff import Backoff
 from edl_workflows.local.pods import Container, Pod
 from edl_workflows.local.runner.attempts import AttemptEnd
 
-BACK_OFF_CAP = timedelta(seconds=300)
-_MOST_DOUBLINGS = 20
-"""Largest exponent of the back-off; a container may crash for months. Every sensible first pause has reached
-the cap before this exponent."""
+BACK_OFF_CAP = 300.0
 FORGET_AFTER = timedelta(minutes=10)
 """The back-off of a container that ran this long is reset."""
 RETRY_CONFIG = timedelta(seconds=2)
@@ -186,9 +184,8 @@ def may_start_at(state: ContainerState, back_off: timedelta) -> datetime | None:
         return state.waiting.since + RETRY_CONFIG
     if state.ended is None or state.crashes == 0:
         return None
-    doublings = min(state.crashes - 1, _MOST_DOUBLINGS)
-    pause: timedelta = min(back_off * 2**doublings, BACK_OFF_CAP)
-    return state.ended.finished_at + pause
+    pause = Backoff(back_off.total_seconds(), BACK_OFF_CAP).delay(state.crashes)
+    return state.ended.finished_at + timedelta(seconds=pause)
 
 
 def crashes_after(state: ContainerState) -> int:

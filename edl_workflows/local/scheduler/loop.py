@@ -1,4 +1,4 @@
-"""Carries out the plan: binds the pods that fit, and reports why the others don't."""
+"""Carries out the decision: binds the pods that fit, and reports why the others don't."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from edl_workflows.local.apiserver.storage.revisions import Object
 from edl_workflows.local.events import EventRecorder
 from edl_workflows.local.mirror import Mirror
 from edl_workflows.local.pods import Pod
-from edl_workflows.local.scheduler.plan import SchedulerNode, plan_scheduling
+from edl_workflows.local.scheduler.decision import SchedulerNode, decide_scheduling
 
 _log = structlog.get_logger(__name__)
 _GATHER_SECONDS = 0.005
@@ -136,7 +136,7 @@ async def _in_portions(steps: Iterable[functools.partial[None]], seconds: float 
 
 def _decision(node: SchedulerNode, pods: list[Pod]) -> tuple[Sequence[Pod], list[_Reason]]:
     """The pods to bind, and the reasons to write. Reasons of pods that have none yet come first."""
-    decision = plan_scheduling(node, pods)
+    decision = decide_scheduling(node, pods)
     reasons: list[_Reason] = [
         *((pod, "Unschedulable", message) for pod, message in decision.refused),
         *((pod, "SchedulingGated", _GATED) for pod in decision.gated),

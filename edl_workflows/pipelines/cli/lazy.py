@@ -18,7 +18,7 @@ class Command:
 
     Attributes:
         name: its name on the command line.
-        module: module that contains its ``app``.
+        module: the module that contains its ``app``, as named within `edl_workflows.pipelines.cli`.
         help: its line on the group's help page.
         group: whether ``app`` is a group (`edl local up`) rather than a module with a command of this name
             (`edl get`).
@@ -75,7 +75,7 @@ def _placeholder(name: str, text: str) -> Any:
 
 
 def _load(command: Command) -> Any:
-    app: typer.Typer = importlib.import_module(command.module).app
+    app: typer.Typer = importlib.import_module(f"{__package__}.{command.module}").app
     group: Any = typer.main.get_group(app)
     if command.group:
         group.name = command.name

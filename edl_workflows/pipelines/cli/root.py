@@ -15,101 +15,34 @@ from edl_workflows.pipelines.cli.lazy import Command, lazy_group
 from edl_workflows.pipelines.cli.output import print_error, print_line, say
 
 COMMANDS = (
+    Command("local", "services.local", "The embedded cluster on this machine.", group=True, extra="local"),
+    Command("run", "jobs.run", "Train with a Python script, without a manifest.", extra="local"),
+    Command("submit", "jobs.submit", "Create jobs from their manifests."),
+    Command("convert", "jobs.convert", "Convert a job's manifest to another version or kind."),
+    Command("get", "jobs.get", "List jobs, or show one."),
+    Command("describe", "jobs.job", "Show everything about a job."),
+    Command("wait", "jobs.stage_commands", "Wait for a job's phase, step or condition."),
+    Command("logs", "jobs.job", "Print the log of a job's node."),
+    Command("timeline", "jobs.timeline", "Show the history of a job."),
+    Command("scale", "jobs.stage_commands", "Change the number of nodes of a running job."),
+    Command("migrate-ps", "jobs.stage_commands", "Replace parameter servers of a running job."),
+    Command("checkpoint", "jobs.stage_commands", "Request a checkpoint from a running job."),
+    Command("autoscale", "jobs.stage_commands", "Allow or forbid the autoscaler to change a job."),
+    Command("plan", "jobs.plan", "Show what a job's optimizer would change now."),
+    Command("suspend", "jobs.stage_commands", "Delete the pods of a job but keep its data position."),
+    Command("resume", "jobs.stage_commands", "Continue a suspended job."),
+    Command("delete", "jobs.job", "Delete a job and its pods."),
+    Command("export", "jobs.export", "Write a checkpoint in a format that others read.", extra="tensorflow"),
+    Command("controller", "services.controller", "The controller of all job kinds.", group=True),
+    Command("master", "services.master", "The master of one job.", group=True),
+    Command("di-server", "services.di_server", "The HTTP API for programs of DIJobs.", group=True),
     Command(
-        "local",
-        "edl_workflows.pipelines.cli.services.local",
-        "The embedded cluster on this machine.",
-        group=True,
-        extra="local",
+        "brain", "services.brain", "Resource plans for all jobs of a cluster.", group=True, extra="brain"
     ),
-    Command(
-        "run",
-        "edl_workflows.pipelines.cli.jobs.run",
-        "Train with a Python script, without a manifest.",
-        extra="local",
-    ),
-    Command("submit", "edl_workflows.pipelines.cli.jobs.submit", "Create jobs from their manifests."),
-    Command(
-        "convert",
-        "edl_workflows.pipelines.cli.jobs.convert",
-        "Convert a job's manifest to another version or kind.",
-    ),
-    Command("get", "edl_workflows.pipelines.cli.jobs.listing", "List jobs, or show one."),
-    Command("describe", "edl_workflows.pipelines.cli.jobs.job", "Show everything about a job."),
-    Command(
-        "wait",
-        "edl_workflows.pipelines.cli.jobs.stage_commands",
-        "Wait for a job's phase, step or condition.",
-    ),
-    Command("logs", "edl_workflows.pipelines.cli.jobs.job", "Print the log of a job's node."),
-    Command("timeline", "edl_workflows.pipelines.cli.jobs.timeline", "Show the history of a job."),
-    Command(
-        "scale",
-        "edl_workflows.pipelines.cli.jobs.stage_commands",
-        "Change the number of nodes of a running job.",
-    ),
-    Command(
-        "migrate-ps",
-        "edl_workflows.pipelines.cli.jobs.stage_commands",
-        "Replace parameter servers of a running job.",
-    ),
-    Command(
-        "checkpoint",
-        "edl_workflows.pipelines.cli.jobs.stage_commands",
-        "Request a checkpoint from a running job.",
-    ),
-    Command(
-        "autoscale",
-        "edl_workflows.pipelines.cli.jobs.stage_commands",
-        "Allow or forbid the autoscaler to change a job.",
-    ),
-    Command("plan", "edl_workflows.pipelines.cli.jobs.plan", "Show what a job's optimizer would change now."),
-    Command(
-        "suspend",
-        "edl_workflows.pipelines.cli.jobs.stage_commands",
-        "Delete the pods of a job but keep its data position.",
-    ),
-    Command("resume", "edl_workflows.pipelines.cli.jobs.stage_commands", "Continue a suspended job."),
-    Command("delete", "edl_workflows.pipelines.cli.jobs.job", "Delete a job and its pods."),
-    Command(
-        "controller",
-        "edl_workflows.pipelines.cli.services.controller",
-        "The controller of all job kinds.",
-        group=True,
-    ),
-    Command("master", "edl_workflows.pipelines.cli.services.master", "The master of one job.", group=True),
-    Command(
-        "di-server",
-        "edl_workflows.pipelines.cli.services.di_server",
-        "The HTTP API for programs of DIJobs.",
-        group=True,
-    ),
-    Command(
-        "brain",
-        "edl_workflows.pipelines.cli.services.brain",
-        "Resource plans for all jobs of a cluster.",
-        group=True,
-        extra="brain",
-    ),
-    Command(
-        "simulate", "edl_workflows.pipelines.cli.simulate", "Simulate how a scheduler would run a workload."
-    ),
-    Command(
-        "install", "edl_workflows.pipelines.cli.services.install", "Print the manifests of an installation."
-    ),
-    Command(
-        "crds",
-        "edl_workflows.pipelines.cli.services.crds",
-        "The CustomResourceDefinitions of the job kinds.",
-        group=True,
-    ),
-    Command(
-        "argo",
-        "edl_workflows.pipelines.cli.argo.group",
-        "The stages as steps of Argo Workflows.",
-        group=True,
-        extra="argo",
-    ),
+    Command("simulate", "simulate", "Simulate how a scheduler would run a workload."),
+    Command("install", "services.install", "Print the manifests of an installation."),
+    Command("crds", "services.crds", "The CustomResourceDefinitions of the job kinds.", group=True),
+    Command("argo", "argo.group", "The stages as steps of Argo Workflows.", group=True, extra="argo"),
 )
 
 AGENT_HELP = "The agent in a training pod; see `edl agent run --help`."

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_workflows.core.exceptions import InvalidError
-from edl_workflows.core.scaling.policies import POLICIES, policy_help
+from edl_workflows.core.scaling.policies import policy_help
 from edl_workflows.pipelines.cli import simulations
 from edl_workflows.pipelines.cli.options import Output, OutputFormat
 from edl_workflows.pipelines.cli.output import emit, print_line, say
+from edl_workflows.simulator.schedulers.catalog import SCHEDULERS
 
 if TYPE_CHECKING:
     from edl_workflows.simulator.cluster import SimulationRun, SimulationSettings
@@ -40,7 +41,7 @@ class Scenario(StrEnum):
 if TYPE_CHECKING:
     PolicyName = str
 else:  # typer shows the members of an Enum as choices
-    PolicyName = StrEnum("PolicyName", {entry.name: entry.name for entry in POLICIES})
+    PolicyName = StrEnum("PolicyName", {entry.name: entry.name for entry in SCHEDULERS})
 
 _Scenario = Annotated[
     Scenario | None,
@@ -94,7 +95,7 @@ _Policies = Annotated[
     list[PolicyName] | None,
     typer.Option(
         metavar="NAME",
-        help=f"Policy to simulate. May be repeated; default {_DEFAULT_POLICY}. {policy_help(POLICIES)}",
+        help=f"Policy to simulate. May be repeated; default {_DEFAULT_POLICY}. {policy_help(SCHEDULERS)}",
     ),
 ]
 _Seeds = Annotated[

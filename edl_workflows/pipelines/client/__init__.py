@@ -11,8 +11,7 @@
 The same stages as in pipelines run underneath. `edl run` is a thin shell around this package.
 """
 
-from edl_workflows.pipelines.client.places import Place, open_place
 from edl_workflows.pipelines.client.train import train
 from edl_workflows.pipelines.client.training import ElasticTraining
 
-__all__ = ["ElasticTraining", "Place", "open_place", "train"]
+__all__ = ["ElasticTraining", "train"]

@@ -6,12 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from edl_workflows.core.exceptions import InvalidError
-from edl_workflows.core.jobs.elastic_job.from_program import (
-    Framework,
-    ProgramOptions,
-    imported_modules,
-    render_job,
-)
+from edl_workflows.core.jobs.elastic_job.adapters import Framework
+from edl_workflows.core.jobs.elastic_job.from_program import ProgramOptions, imported_modules, render_job
 from edl_workflows.core.jobs.elastic_job.program import MAX_BYTES, TrainingProgram
 from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.client.places import On, Place, open_place

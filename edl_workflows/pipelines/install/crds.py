@@ -2,7 +2,6 @@
 ``python -m edl_workflows.pipelines.install.crds --write|--check``.
 """
 
-import argparse
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import resources
@@ -14,11 +13,10 @@ import yaml
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.schemas import definition as schema
+from edl_workflows.pipelines.install.generated import write_or_check
 
-HEADER = (
-    "# Generated from the models by `python -m edl_workflows.pipelines.install.crds --write`; "
-    "`make lint` checks it.\n"
-)
+COMMAND = "python -m edl_workflows.pipelines.install.crds --write"
+HEADER = f"# Generated from the models by `{COMMAND}`; `make lint` checks it.\n"
 
 
 class _Plain(yaml.SafeDumper):
@@ -50,29 +48,9 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    parser = argparse.ArgumentParser(description=__doc__)
-    mode = parser.add_mutually_exclusive_group(required=True)
-    mode.add_argument("--write", action="store_true", help="write the files")
-    mode.add_argument("--check", action="store_true", help="fail if a file is not up to date")
-    write = parser.parse_args(arguments).write
     folder = Path(str(resources.files("edl_workflows.core.jobs"))) / "crds"
-    stale = []
-    for kind in KINDS:
-        path = folder / f"{kind.source.api.plural}.yaml"
-        text = render_crd(kind)
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        if write:
-            folder.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        else:
-            stale.append(str(path))
-    if stale:
-        sys.stderr.write(
-            f"not up to date: {', '.join(stale)}; run "
-            "`python -m edl_workflows.pipelines.install.crds --write`\n"
-        )
-    return 1 if stale else 0
+    files = {folder / f"{kind.source.api.plural}.yaml": render_crd(kind) for kind in KINDS}
+    return write_or_check(files, COMMAND, arguments)
 
 
 if __name__ == "__main__":

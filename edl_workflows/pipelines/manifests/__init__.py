@@ -1,2 +1,2 @@
-"""Manifests that users write: read within bounds (`manifest`, `server_yaml`), compared with those of earlier
+"""Manifests that users write: read within bounds (`manifest`), compared with those of earlier
 attempts (`manifest_diff`), and submitted with the programs that travel with them (`travelling`)."""

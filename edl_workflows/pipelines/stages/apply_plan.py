@@ -8,9 +8,9 @@ from edl_workflows.core.jobs.elastic_job.model import ElasticJob
 from edl_workflows.pipelines.stages import scale_plans
 from edl_workflows.pipelines.stages.description import Argument, StageSpec
 from edl_workflows.pipelines.waiting import ownership
+from edl_workflows.pipelines.waiting.advised_change import AdvisedChange
 from edl_workflows.pipelines.waiting.goals import ExistsGoal, Handle
 from edl_workflows.pipelines.waiting.identity import StageIdentity
-from edl_workflows.pipelines.waiting.planned_change import PlannedChange
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 
@@ -18,21 +18,24 @@ APPLY = "apply"
 """Readable part of the plan's name."""
 
 
-class ApplyPlanRequest(scale_plans.PlanRequest):
+class ApplyAdviceRequest(scale_plans.ChangeRequest):
     """The plan to apply.
 
+    It is applied in one ScalePlan: counts, sizes and migrations, with the reasons. Like every operator that
+    sets counts, this disables autoscaling of the job. An empty plan succeeds at once.
+
     Attributes:
-        plan: the output of the stage ``plan-scale``, possibly edited since. With an empty plan the stage ends
-            at once.
+        plan: the output ``plan`` of the stage ``plan-scale`` (``plan.output["plan"]``), possibly edited by a
+            person.
     """
 
     plan: Annotated[
-        PlannedChange,
+        AdvisedChange,
         Argument("Output parameter plan of the step plan-scale: JSON.", argo=True, templated=True),
     ]
 
 
-def begin_apply_plan(cluster: Cluster, request: ApplyPlanRequest, identity: StageIdentity) -> Handle:
+def begin_apply_plan(cluster: Cluster, request: ApplyAdviceRequest, identity: StageIdentity) -> Handle:
     """Create or adopt the ScalePlan; raises as `scale_plans.create_plan`."""
     if not request.plan.changes:
         namespace = request.namespace or cluster.namespace
@@ -43,9 +46,13 @@ def begin_apply_plan(cluster: Cluster, request: ApplyPlanRequest, identity: Stag
         scale_plans.check_roles(job, request.plan.replicas, "plan.replicas")
         return dict(request.plan.spec())
 
-    return scale_plans.create_plan(cluster, request, scale_plans.PlanDraft(APPLY, spec), identity)
+    return scale_plans.create_plan(cluster, request, scale_plans.ChangeDraft(APPLY, spec), identity)
 
 
 APPLY_PLAN = StageSpec(
-    "apply-plan", "Apply a plan of the stage plan-scale.", ApplyPlanRequest, begin_apply_plan
+    "apply-plan",
+    "Apply a plan of the stage plan-scale.",
+    ApplyAdviceRequest,
+    begin_apply_plan,
+    operator="ApplyPlanOperator",
 )

@@ -24,7 +24,8 @@ class AutoscaleRequest(JobRequest):
 
     Attributes:
         bounds: "true" (within the bounds of the spec), "false" (disabled), or bounds such as "2-8".
-        if_finished: the result if the job has succeeded.
+        if_finished: what to do if the job has succeeded: "skip" the task (default), "fail" it without
+            retries, or let it "succeed".
     """
 
     bounds: Annotated[str, BOUNDS] = autoscaling.ON
@@ -70,4 +71,5 @@ AUTOSCALE = StageSpec(
     AutoscaleRequest,
     begin_autoscale,
     waits="never",
+    operator="AutoscaleJobOperator",
 )

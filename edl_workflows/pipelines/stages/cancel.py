@@ -20,16 +20,23 @@ from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import Object
 
 _STOPPED = (JobPhase.SUSPENDED, JobPhase.SUCCEEDED, JobPhase.FAILED)
-POLICY = Argument("What to do with the job: delete, suspend or keep.", argo=True, parameter="policy")
+POLICY = Argument(
+    "What to do with the job: delete, suspend or keep.", argo=True, parameter="policy",
+    operator_type='Literal["delete", "suspend"]',
+)  # fmt: skip
 
 
 class CancelRequest(JobRequest):
     """The job to end.
 
+    The pipeline of an operator is the run of its task. Use the operator as the teardown of a submit that does
+    not wait: ``cancel.as_teardown(setups=submit)``. It waits until the job's pods are gone. A job that has
+    ended is kept for inspection. A job that another run or a person created is left alone.
+
     Attributes:
         owner: prefix of the owner annotation of jobs that may be ended:
             ``argo/<namespace>/<workflow>/<uid>/``.
-        action: what to do with the job.
+        action: "delete" the job, or "suspend" it: its data position and checkpoints stay.
     """
 
     owner: str = Field(min_length=1)
@@ -81,5 +88,9 @@ def _why_spared(request: CancelRequest, job: Object) -> str:
 
 
 CANCEL = StageSpec(
-    "cancel", "End a job that a given pipeline created, if it has not ended.", CancelRequest, begin_cancel
+    "cancel",
+    "End a job that a given pipeline created, if it has not ended.",
+    CancelRequest,
+    begin_cancel,
+    operator="CancelJobOperator",
 )

@@ -10,7 +10,13 @@ from edl_workflows.runtime.kube.connect import Cluster
 
 
 class DeleteRequest(JobRequest):
-    """The job to delete. A job that does not exist counts as deleted."""
+    """The job to delete.
+
+    The stage deletes a job whoever created it, and waits until all its pods are gone. A job that does not
+    exist counts as deleted.
+
+    As a teardown the operator also removes a job that has ended: ``delete.as_teardown(setups=submit)``.
+    """
 
 
 def begin_delete(cluster: Cluster, request: DeleteRequest, _identity: StageIdentity) -> Handle:
@@ -26,4 +32,10 @@ def begin_delete(cluster: Cluster, request: DeleteRequest, _identity: StageIdent
     return Handle(kind=request.kind, namespace=namespace, name=request.name, goal=GoneGoal(), uid=uid)
 
 
-DELETE = StageSpec("delete", "Delete a job and all its pods.", DeleteRequest, begin_delete)
+DELETE = StageSpec(
+    "delete",
+    "Delete a job and all its pods.",
+    DeleteRequest,
+    begin_delete,
+    operator="DeleteJobOperator",
+)

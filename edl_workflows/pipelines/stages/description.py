@@ -1,8 +1,8 @@
 """The description of a stage: its name, the fields of its request, and how it begins.
 
 The drivers are made from it: the CLI command (`cli.stage_commands`), the Argo step (`argo.steps`), and the
-request of the Airflow operator (`operators.base`). Each field defines its meaning, and how each driver offers
-it, only here.
+Airflow operator (`airflow.stage_operators`). Each field defines its meaning, and how each driver offers it,
+only here.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,6 +34,7 @@ class Argument:
         parameter: name of the Argo parameter; "" for the name of the field.
         default: default of the Argo parameter; None for the default of the field.
         operator: name of the Airflow operator's argument; "" for the name of the field.
+        operator_type: its annotation, without ``| str`` and ``| None``; "" for the one of the field's shape.
         templated: whether Airflow renders it as a template.
     """
 
@@ -46,6 +47,7 @@ class Argument:
     parameter: str = ""
     default: str | None = None
     operator: str = ""
+    operator_type: str = ""
     templated: bool = False
 
 
@@ -56,6 +58,7 @@ IF_FINISHED = Argument(
     cli="option",
     # A shell knows success and failure only.
     cli_default=IfFinished.FAIL,
+    operator_type="WhenFinished",
 )
 IfFinishedField = Annotated[IfFinished, IF_FINISHED]
 """Type of the field ``if_finished`` of all changes of a job and of all waits: a job that succeeds while the
@@ -63,7 +66,11 @@ pipeline is still about to change it is no error by default."""
 
 
 class StageRequest(Model):
-    """Base of all requests."""
+    """Base of all requests.
+
+    The docstring of the stage's Airflow operator is made of its docstring: the paragraphs after the first,
+    and the attributes.
+    """
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
@@ -86,7 +93,7 @@ class JobRequest(StageRequest):
     """A request about an existing job.
 
     Attributes:
-        name: name of the job.
+        name: name of the job, as ``submit.output["name"]``.
         namespace: namespace of the job; "" for the connection's.
         kind: kind of the job, as in its manifest.
     """
@@ -150,6 +157,7 @@ class StageSpec(Generic[R]):
         request: type of its request.
         begin: starts the stage and returns what to wait for; it may be repeated after a crash at any point.
         waits: whether callers choose to wait for the goal, always wait, or have nothing to wait for.
+        operator: name of its Airflow operator; "" if it has a sensor, or an operator written by hand.
     """
 
     name: str
@@ -157,6 +165,7 @@ class StageSpec(Generic[R]):
     request: type[R]
     begin: Callable[[Cluster, R, StageIdentity], Handle]
     waits: Literal["optional", "always", "never"] = field(default="optional", kw_only=True)
+    operator: str = field(default="", kw_only=True)
 
     def fields(self) -> Iterator[RequestField]:
         """The fields that drivers offer, in the order of their declaration."""

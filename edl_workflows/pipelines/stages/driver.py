@@ -6,19 +6,19 @@ Deadlines are Unix times, since a wait may continue in another process. The dead
 counts once it has run.
 """
 
-import asyncio
 import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 from edl_workflows.core.exceptions import EdlError, StageTimeoutError, UnavailableError
 from edl_workflows.core.jobs.manifests import parse_time
 from edl_workflows.pipelines.stages.description import R, StageSpec
-from edl_workflows.pipelines.stages.scale_plans import PlanRequest
+from edl_workflows.pipelines.stages.scale_plans import ChangeRequest
 from edl_workflows.pipelines.waiting import failed_pod, queueing
-from edl_workflows.pipelines.waiting.goals import GoneGoal, Handle, PlanGoal
+from edl_workflows.pipelines.waiting.goals import ChangeGoal, GoneGoal, Handle
 from edl_workflows.pipelines.waiting.identity import Notify, StageIdentity, notify_nobody
 from edl_workflows.pipelines.waiting.job_log import (
     PROGRESS_SECONDS,
@@ -42,7 +42,15 @@ from edl_workflows.pipelines.waiting.training_logs import TrainingLogs
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import CallPolicy, Cluster, ClusterSource
 from edl_workflows.runtime.kube.resources import ALL_NAMESPACES, Object, Scope, version_of
-from edl_workflows.runtime.kube.shared import SHARED, AsyncStates, BlockingStates, State
+from edl_workflows.runtime.kube.shared import (
+    SHARED,
+    LoopWaiting,
+    State,
+    States,
+    ThreadWaiting,
+    Waiting,
+    run_blocking,
+)
 
 LAST_CHECK = CallPolicy(attempts=1, read_seconds=5.0)
 """For the last check after a deadline: one short attempt."""
@@ -224,68 +232,10 @@ def wait_for_goal(
             run yet; None for no limit.
         observe: called with each state of the object, progress included.
     """
-    result = _wait_blocking(source, handle, GoalWait(handle, deadline, queue_deadline, notify, observe))
-    return failed_pod.explain_failure(source, handle, result) if isinstance(result, Failed) else result
-
-
-def _wait_blocking(source: ClusterSource, handle: Handle, wait: GoalWait) -> StageEnd:
-    alone = f"metadata.name={handle.name}"
-    scope = Scope(resource_of(handle.kind), handle.namespace, field_selector=alone)
-    with SHARED.blocking_states(source, scope, handle.name) as states:
-        while True:
-            try:
-                state = _next_blocking(states, wait)
-                if wait.must_confirm(state):
-                    state = _confirm(wait, source)
-            except TimeoutError:
-                result = wait.overdue(source, states.last_error)
-            except EdlError as error:
-                return Failed(error)
-            else:
-                result = wait.take(state)
-            if result is not None:
-                return result
-
-
-def _next_blocking(states: BlockingStates, wait: GoalWait) -> State:
-    """The next state; the reminders that become due before it are written.
-
-    Raises:
-        TimeoutError: a deadline has passed.
-        EdlError: the server refuses the watch.
-    """
-    while True:
-        try:
-            return states.next(min(wait.seconds_left, wait.seconds_until_reminder()))
-        except TimeoutError:
-            if not wait.seconds_left:
-                raise
-            wait.remind()
-
-
-def _confirm(wait: GoalWait, source: ClusterSource) -> Object | None:
-    """Read the object, and retry while the API server is unavailable: the wait survives outages.
-
-    Raises:
-        TimeoutError: a deadline has passed.
-        EdlError: the server rejects the request.
-    """
-    while True:
-        try:
-            return wait.confirm(source)
-        except UnavailableError:
-            if not wait.seconds_left:
-                raise TimeoutError from None
-            time.sleep(min(RETRY_SECONDS, wait.seconds_left))
-
-
-async def _confirm_in_loop(wait: GoalWait, source: ClusterSource) -> Object | None:
-    """As `_confirm`, without a deadline: the caller cancels it."""
-    while True:
-        try:
-            return await asyncio.to_thread(wait.confirm, source)
-        except UnavailableError:
-            await asyncio.sleep(RETRY_SECONDS)
+    # The object alone, so that rights to it suffice.
+    scope = Scope(resource_of(handle.kind), handle.namespace, field_selector=f"metadata.name={handle.name}")
+    wait = GoalWait(handle, deadline, queue_deadline, notify, observe)
+    return run_blocking(_wait_for_end(source, handle, wait, scope, ThreadWaiting()))
 
 
 async def await_goal(
@@ -312,43 +262,66 @@ async def await_goal(
     """
     observe = logs.observe if logs is not None else observe_nothing
     wait = GoalWait(handle, deadline, queue_deadline, notify, observe)
-    async with logs.streaming() if logs is not None else nullcontext():
-        result = await _wait_in_loop(source, handle, wait, everywhere=everywhere)
-    if not isinstance(result, Failed):
-        return result
-    return await asyncio.to_thread(failed_pod.explain_failure, source, handle, result)
-
-
-async def _wait_in_loop(
-    source: ClusterSource, handle: Handle, wait: GoalWait, *, everywhere: bool
-) -> StageEnd:
     # Not the object alone: all waits in the namespace share one watch.
     scope = Scope(resource_of(handle.kind), ALL_NAMESPACES if everywhere else handle.namespace)
-    async with SHARED.states(source, scope, handle.name, handle.namespace) as states:
-        while True:
-            try:
-                async with asyncio.timeout(None if math.isinf(wait.seconds_left) else wait.seconds_left):
-                    state = await _next_state(states, wait)
-                    if wait.must_confirm(state):
-                        state = await _confirm_in_loop(wait, source)
-            except TimeoutError:
-                result = await asyncio.to_thread(wait.overdue, source, states.last_error)
-            except EdlError as error:
-                return Failed(error)
-            else:
-                result = wait.take(state)
-            if result is not None:
-                return result
+    return await _wait_for_end(source, handle, wait, scope, LoopWaiting(), logs)
 
 
-async def _next_state(states: AsyncStates, wait: GoalWait) -> State:
-    """As `_next_blocking`, without a deadline: the caller cancels it."""
+async def _wait_for_end(
+    source: ClusterSource,
+    handle: Handle,
+    wait: GoalWait,
+    scope: Scope,
+    waiting: Waiting,
+    logs: TrainingLogs | None = None,
+) -> StageEnd:
+    async with logs.streaming() if logs is not None else nullcontext():
+        with SHARED.states(source, scope, handle.name, waiting, handle.namespace) as states:
+            end: StageEnd | None = None
+            while end is None:
+                try:
+                    end = wait.take(await _next_state(source, states, wait, waiting))
+                except TimeoutError:
+                    end = await waiting.call(partial(wait.overdue, source, states.last_error))
+                except EdlError as error:
+                    end = Failed(error)
+    if not isinstance(end, Failed):
+        return end
+    return await waiting.call(partial(failed_pod.explain_failure, source, handle, end))
+
+
+async def _next_state(source: ClusterSource, states: States, wait: GoalWait, waiting: Waiting) -> State:
+    """The next state; the reminders that become due before it are written.
+
+    Raises:
+        TimeoutError: a deadline has passed.
+        EdlError: the server refuses the watch.
+    """
     while True:
         try:
-            async with asyncio.timeout(wait.seconds_until_reminder()):
-                return await anext(states)
+            state = await states.next(min(wait.seconds_left, wait.seconds_until_reminder()))
         except TimeoutError:
+            if not wait.seconds_left:
+                raise
             wait.remind()
+        else:
+            return await _confirm(source, wait, waiting) if wait.must_confirm(state) else state
+
+
+async def _confirm(source: ClusterSource, wait: GoalWait, waiting: Waiting) -> State:
+    """Read the object, and retry while the API server is unavailable: the wait survives outages.
+
+    Raises:
+        TimeoutError: a deadline has passed.
+        EdlError: the server rejects the request.
+    """
+    while True:
+        try:
+            return await waiting.call(partial(wait.confirm, source), wait.seconds_left)
+        except UnavailableError:
+            if not wait.seconds_left:
+                raise TimeoutError from None
+            await waiting.sleep(min(RETRY_SECONDS, wait.seconds_left))
 
 
 def run_stage(
@@ -369,8 +342,8 @@ def run_stage(
     handle = stage.begin(cluster, request, identity)
     result = wait_for_goal(ClusterSource.of(cluster), handle, deadline, notify)
     if isinstance(result, Failed):
-        plan_left = isinstance(result.error, StageTimeoutError) and isinstance(handle.goal, PlanGoal)
-        if plan_left and isinstance(request, PlanRequest):
+        plan_left = isinstance(result.error, StageTimeoutError) and isinstance(handle.goal, ChangeGoal)
+        if plan_left and isinstance(request, ChangeRequest):
             raise StageTimeoutError(f"{result.error}; {_describe_way_out(handle, request.job)}")
         raise result.error
     if isinstance(result, Skipped):

@@ -23,21 +23,26 @@ from edl_workflows.runtime.kube.connect import Cluster
 REPLICAS = Argument("Number of servers; empty: unchanged.", argo=True, templated=True)
 RESOURCE = Argument("Size of added servers, as YAML: {cpu: '2'}.", argo=True, templated=True)
 MIGRATE = Argument(
-    "Ranks to replace and their new sizes, as YAML: {0: {cpu: '2'}}.", argo=True, templated=True
-)
+    "Ranks to replace and their new sizes, as YAML: {0: {cpu: '2'}}.", argo=True, templated=True,
+    operator_type="Mapping[int | str, Mapping[str, Any]]",
+)  # fmt: skip
 UNTIL = Argument("Phase of the plan to wait for: Succeeded, or Restarting, when the new servers are ready.")
 
 
-class MigratePsRequest(scale_plans.PlanRequest):
+class MigratePsRequest(scale_plans.ChangeRequest):
     """The wanted parameter servers.
 
+    Training continues while the new servers start, and pauses only for the switch. If anything fails, the job
+    continues with its old servers and the task fails.
+
     Attributes:
-        kind: kind of the job. A job that is scaled by its spec ends all its pods, which save what they can,
-            and restarts with the new servers.
+        kind: kind of the job. Jobs of other kinds than ElasticJob have no ScalePlan: their controller ends
+            all pods, which save what they can, and restarts the job with the new servers.
         replicas: number of servers; None for the current number.
         resource: size of added servers; of all servers if the kind has one template for them.
-        migrate: rank → new size of the server that replaces it; a resource that is left out stays unchanged.
-        until: phase of the plan to wait for; Restarting is reached when the new servers are ready.
+        migrate: rank → ``{"cpu": …, "memory": …, "gpu": …, "gpuType": …}``: servers to replace by servers of
+            this size. A resource that is left out stays unchanged.
+        until: phase of the plan to wait for: "Succeeded", or "Restarting", when the new servers are ready.
     """
 
     kind: Annotated[str, JOB_KIND] = ELASTIC_JOB
@@ -89,7 +94,7 @@ def begin_migrate_ps(cluster: Cluster, request: MigratePsRequest, identity: Stag
         }
 
     return scale_plans.create_plan(
-        cluster, request, scale_plans.PlanDraft("migrate", spec, request.until), identity
+        cluster, request, scale_plans.ChangeDraft("migrate", spec, request.until), identity
     )
 
 
@@ -125,4 +130,5 @@ MIGRATE_PS = StageSpec(
     "Move a running job to other parameter servers: checkpoint, migrate, restart, verify.",
     MigratePsRequest,
     begin_migrate_ps,
+    operator="MigrateParameterServersOperator",
 )

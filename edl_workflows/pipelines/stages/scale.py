@@ -28,12 +28,13 @@ from edl_workflows.runtime.kube.resources import Object
 REPLICAS = Argument("Counts and sizes by role, as YAML: {worker: {replicas: 3}}.", argo=True, templated=True)
 
 
-class ScaleRequest(scale_plans.PlanRequest):
-    """The wanted counts and sizes.
+class ScaleRequest(scale_plans.ChangeRequest):
+    """The wanted counts, and the sizes of nodes created from now on.
 
     Attributes:
-        kind: kind of the job.
-        replicas: role → count, and the size of nodes created from now on.
+        kind: kind of the job. Jobs of other kinds than ElasticJob are scaled by an update of their spec.
+        replicas: role → ``{"replicas": count, "resource": {"cpu": …, "memory": …, "gpu": …, "gpuType": …}}``;
+            for the operator also role → count.
     """
 
     kind: Annotated[str, JOB_KIND] = ELASTIC_JOB
@@ -56,12 +57,12 @@ def begin_scale(cluster: Cluster, request: ScaleRequest, identity: StageIdentity
             }
         }
 
-    return scale_plans.create_plan(cluster, request, scale_plans.PlanDraft("scale", spec), identity)
+    return scale_plans.create_plan(cluster, request, scale_plans.ChangeDraft("scale", spec), identity)
 
 
 def scale_by_spec(
     cluster: Cluster,
-    request: scale_plans.PlanRequest,
+    request: scale_plans.ChangeRequest,
     kind: Kind,
     replicas: Mapping[str, ReplicaResourceSpec],
 ) -> Handle:
@@ -127,4 +128,5 @@ SCALE = StageSpec(
     "Change how many nodes a running job has. A change of parameter servers checkpoints and migrates them.",
     ScaleRequest,
     begin_scale,
+    operator="ScaleJobOperator",
 )

@@ -17,7 +17,7 @@ from edl_workflows.core.jobs.scale_plan.model import KIND, ScalePlanPhase
 from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.stages.description import JOB_NAME, Argument, IfFinishedField, StageRequest
 from edl_workflows.pipelines.waiting import ownership
-from edl_workflows.pipelines.waiting.goals import Handle, IfFinished, PlanGoal
+from edl_workflows.pipelines.waiting.goals import ChangeGoal, Handle, IfFinished
 from edl_workflows.pipelines.waiting.identity import StageIdentity
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
@@ -29,14 +29,21 @@ disabled."""
 STEP_TIMEOUT = Argument("Time limit of each step of the change, in seconds.", argo=True)
 
 
-class PlanRequest(StageRequest):
+class ChangeRequest(StageRequest):
     """A change of a running ElasticJob.
 
+    If the operator's task is killed after the plan's first step, the plan still continues until it is
+    completed or rolled back.
+
+    Returns (XCom) a small dict: ``name`` (of the plan), ``namespace``, ``uid``, ``job``, ``phase``,
+    ``checkpoint`` (``uri``, ``step``), and for a migration ``resumedStep`` and ``stallSeconds``.
+
     Attributes:
-        job: name of the job.
+        job: name of the job, as ``submit.output["name"]``.
         namespace: namespace of the job; "" for the connection's.
         step_timeout_seconds: time limit of each step; a migration that exceeds it is rolled back.
-        if_finished: the result if the job succeeds before the change is complete.
+        if_finished: what to do if the job succeeds before the change is complete: "skip" the task (default),
+            "fail" it without retries, or let it "succeed".
     """
 
     job: Annotated[str, JOB_NAME] = Field(min_length=1)
@@ -46,7 +53,7 @@ class PlanRequest(StageRequest):
 
 
 @dataclass(frozen=True)
-class PlanDraft:
+class ChangeDraft:
     """How a stage creates its plan.
 
     Attributes:
@@ -67,7 +74,9 @@ class _EndedError(Exception):
     """A plan would have to be created for a job that has ended."""
 
 
-def create_plan(cluster: Cluster, request: PlanRequest, draft: PlanDraft, identity: StageIdentity) -> Handle:
+def create_plan(
+    cluster: Cluster, request: ChangeRequest, draft: ChangeDraft, identity: StageIdentity
+) -> Handle:
     """Create or adopt the plan; for a job that has ended, nothing is created.
 
     Raises:
@@ -101,7 +110,7 @@ def create_plan(cluster: Cluster, request: PlanRequest, draft: PlanDraft, identi
     except _EndedError:
         assert ended is not None, "raised only then"
         return ended
-    handle = Handle.of(KIND, plan, PlanGoal(phase=draft.until), identity, request.if_finished)
+    handle = Handle.of(KIND, plan, ChangeGoal(phase=draft.until), identity, request.if_finished)
     if PINS_ANNOTATION in plan["metadata"]["annotations"]:
         _pin(cluster, job, plan, handle)
     return handle

@@ -12,20 +12,27 @@ from edl_workflows.runtime.kube.connect import Cluster
 
 
 class SuspendRequest(JobRequest):
-    """The job to suspend. The stage waits until its pods are gone.
+    """The job to suspend.
+
+    The stage waits until the job is Suspended and its pods are gone. The operator's result is that of
+    `SubmitJobOperator`.
 
     Attributes:
-        if_finished: the result if the job succeeds first.
+        if_finished: what to do if the job succeeds first: "skip" the task (default), "fail" it without
+            retries, or let it "succeed".
     """
 
     if_finished: IfFinishedField = IfFinished.SKIP
 
 
 class ResumeRequest(JobRequest):
-    """The job to resume. The stage waits until it runs and its first node is ready.
+    """The job to resume.
+
+    The stage waits until the job is Running and its first node is ready.
 
     Attributes:
-        if_finished: the result if the job has succeeded.
+        if_finished: what to do if the job has succeeded: "skip" the task (default), "fail" it without
+            retries, or let it "succeed".
     """
 
     if_finished: IfFinishedField = IfFinished.SKIP
@@ -68,7 +75,12 @@ SUSPEND = StageSpec(
     "Release all pods of a job; its checkpoints and data position stay.",
     SuspendRequest,
     begin_suspend,
+    operator="SuspendJobOperator",
 )
 RESUME = StageSpec(
-    "resume", "Resume a suspended job from its newest checkpoint.", ResumeRequest, begin_resume
+    "resume",
+    "Resume a suspended job from its newest checkpoint.",
+    ResumeRequest,
+    begin_resume,
+    operator="ResumeJobOperator",
 )

@@ -17,7 +17,7 @@ from edl_workflows.pipelines.stages.description import (
     StageRequest,
     StageSpec,
 )
-from edl_workflows.pipelines.waiting.goals import Handle, IfFinished, JobGoal, PlanGoal
+from edl_workflows.pipelines.waiting.goals import ChangeGoal, Handle, IfFinished, JobGoal
 from edl_workflows.pipelines.waiting.identity import StageIdentity
 from edl_workflows.runtime.kube.connect import Cluster
 
@@ -59,7 +59,7 @@ class WaitRequest(JobRequest):
         return values
 
 
-class WaitPlanRequest(StageRequest):
+class WaitChangeRequest(StageRequest):
     """A ScalePlan, and the phase to wait for.
 
     Attributes:
@@ -94,13 +94,13 @@ def begin_wait(cluster: Cluster, request: WaitRequest, _identity: StageIdentity)
     )
 
 
-def begin_wait_plan(cluster: Cluster, request: WaitPlanRequest, _identity: StageIdentity) -> Handle:
+def begin_wait_plan(cluster: Cluster, request: WaitChangeRequest, _identity: StageIdentity) -> Handle:
     """Return what to wait for; nothing is changed."""
     return Handle(
         kind=SCALE_PLAN,
         namespace=request.namespace or cluster.namespace,
         name=request.name,
-        goal=PlanGoal(phase=request.phase),
+        goal=ChangeGoal(phase=request.phase),
         if_finished=request.if_finished,
     )
 
@@ -114,5 +114,5 @@ WAIT = StageSpec(
     waits="always",
 )
 WAIT_PLAN = StageSpec(
-    "wait-plan", "Wait until a ScalePlan reaches a phase.", WaitPlanRequest, begin_wait_plan, waits="always"
+    "wait-plan", "Wait until a ScalePlan reaches a phase.", WaitChangeRequest, begin_wait_plan, waits="always"
 )

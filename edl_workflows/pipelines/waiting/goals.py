@@ -40,18 +40,18 @@ class JobGoal(Model):
     nodes: int = Field(default=0, ge=0)
 
 
-class PlanGoal(Model):
+class ChangeGoal(Model):
     """A ScalePlan that has reached a phase, or a later one."""
 
     type: Literal["plan"] = "plan"
     phase: ScalePlanPhase = ScalePlanPhase.SUCCEEDED
 
 
-class PlannedGoal(Model):
-    """A plan of the job's own optimizer for its current state.
+class AdviceGoal(Model):
+    """Advice of the job's own optimizer for its current state.
 
     Attributes:
-        change: whether the plan must change something.
+        change: whether it must change something.
     """
 
     type: Literal["planned"] = "planned"
@@ -78,7 +78,7 @@ class GoneGoal(Model):
 
 
 Goal = Annotated[
-    JobGoal | PlanGoal | PlannedGoal | ExistsGoal | UnfinishedGoal | GoneGoal, Field(discriminator="type")
+    JobGoal | ChangeGoal | AdviceGoal | ExistsGoal | UnfinishedGoal | GoneGoal, Field(discriminator="type")
 ]
 
 

@@ -11,8 +11,8 @@ from edl_workflows.core.jobs.view import JobView
 from edl_workflows.core.kubernetes.objects import Model
 from edl_workflows.core.protocol.function_result import read_result
 from edl_workflows.core.protocol.reported_text import inert_text, inert_value
-from edl_workflows.pipelines.waiting.goals import Handle, PlannedGoal
-from edl_workflows.pipelines.waiting.planned_change import PlannedChange
+from edl_workflows.pipelines.waiting.advised_change import AdvisedChange
+from edl_workflows.pipelines.waiting.goals import AdviceGoal, Handle
 
 MAX_WARNINGS = 10
 MAX_WARNING = 500
@@ -42,7 +42,7 @@ class Outputs(Model):
         resumed_step: first training step after a migration.
         stall_seconds: how long training paused for a migration.
         replicas: role → number of ready nodes.
-        plan: what the job's optimizer would change; None unless the stage waits for a plan.
+        plan: what the job's optimizer would change; None unless the stage waits for advice.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class Outputs(Model):
     resumed_step: int | None = None
     stall_seconds: float | None = None
     replicas: dict[str, int] = Field(default_factory=dict)
-    plan: PlannedChange | None = None
+    plan: AdvisedChange | None = None
 
 
 def basic_outputs(handle: Handle) -> Outputs:
@@ -88,7 +88,7 @@ def outputs_of(handle: Handle, seen: JobView | ScalePlan) -> Outputs:
                 if checkpoint
                 else None,
                 "replicas": {role: counts.ready for role, counts in seen.replicas.items()},
-                "plan": _planned_change(handle, seen),
+                "plan": _advised_change(handle, seen),
             }
         )
     status = seen.status
@@ -114,11 +114,11 @@ def _result_of(job: JobView) -> Any:
         return None
 
 
-def _planned_change(handle: Handle, job: JobView) -> PlannedChange | None:
-    """The plan of the job's optimizer, only for stages that wait for a plan, so that other outputs stay
-    small. For a job that has ended, the plan is empty."""
-    if not isinstance(handle.goal, PlannedGoal):
+def _advised_change(handle: Handle, job: JobView) -> AdvisedChange | None:
+    """The advice of the job's optimizer, only for stages that wait for it, so that other outputs stay
+    small. For a job that has ended, it is empty."""
+    if not isinstance(handle.goal, AdviceGoal):
         return None
     if job.phase.final:
-        return PlannedChange.of(AutoscalingStatus())
-    return PlannedChange.of(job.planned) if job.planned is not None else None
+        return AdvisedChange.of(AutoscalingStatus())
+    return AdvisedChange.of(job.planned) if job.planned is not None else None

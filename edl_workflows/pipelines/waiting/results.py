@@ -13,13 +13,13 @@ from edl_workflows.core.exceptions import (
 from edl_workflows.core.jobs.scale_plan.model import JOB_FAILED, JOB_FINISHED, ScalePlan, ScalePlanPhase
 from edl_workflows.core.jobs.view import JobPhase, JobView
 from edl_workflows.pipelines.waiting.goals import (
+    AdviceGoal,
+    ChangeGoal,
     ExistsGoal,
     GoneGoal,
     Handle,
     IfFinished,
     JobGoal,
-    PlanGoal,
-    PlannedGoal,
     UnfinishedGoal,
 )
 from edl_workflows.pipelines.waiting.observed import ObservedObject, uid_of
@@ -106,11 +106,11 @@ def evaluate_goal(handle: Handle, seen: ObservedObject) -> StageResult:
         return _evaluate_end(handle, seen, "it can no longer be changed")
     if isinstance(seen, JobView) and isinstance(handle.goal, JobGoal):
         return _evaluate_job_goal(handle, handle.goal, seen)
-    if isinstance(seen, JobView) and isinstance(handle.goal, PlannedGoal):
-        return _evaluate_planned_goal(handle, handle.goal, seen)
+    if isinstance(seen, JobView) and isinstance(handle.goal, AdviceGoal):
+        return _evaluate_advice_goal(handle, handle.goal, seen)
     assert isinstance(seen, ScalePlan), "goals of plans are for plans"
-    assert isinstance(handle.goal, PlanGoal), "and no others"
-    return _evaluate_plan_goal(handle, handle.goal, seen)
+    assert isinstance(handle.goal, ChangeGoal), "and no others"
+    return _evaluate_change_goal(handle, handle.goal, seen)
 
 
 def _evaluate_job_goal(handle: Handle, goal: JobGoal, job: JobView) -> StageResult:
@@ -173,8 +173,8 @@ def _describe_goal(goal: JobGoal) -> str:
     return " with ".join(part for part in parts if part)
 
 
-def _evaluate_planned_goal(handle: Handle, goal: PlannedGoal, job: JobView) -> StageResult:
-    """While the job changes, its last plan is outdated: only a plan made after the change counts."""
+def _evaluate_advice_goal(handle: Handle, goal: AdviceGoal, job: JobView) -> StageResult:
+    """While the job changes, its last advice is outdated: only advice given after the change counts."""
     outputs = outputs_of(handle, job)
     if job.phase.final:
         return _evaluate_end(handle, job, "nothing is planned for it any more")
@@ -188,7 +188,7 @@ def _evaluate_planned_goal(handle: Handle, goal: PlannedGoal, job: JobView) -> S
     return Done(outputs)
 
 
-def _evaluate_plan_goal(handle: Handle, goal: PlanGoal, plan: ScalePlan) -> StageResult:
+def _evaluate_change_goal(handle: Handle, goal: ChangeGoal, plan: ScalePlan) -> StageResult:
     status = plan.status
     phase = status.phase or ScalePlanPhase.PENDING
     if phase is ScalePlanPhase.FAILED:

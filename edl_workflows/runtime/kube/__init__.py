@@ -8,7 +8,7 @@ and never get an exception of the client. Nothing here knows what a job is.
 - `resources`: the kinds, and their paths in the API
 - `client`: get, list, create, replace, patch, delete
 - `logs`, `events`: the output of pods, and the Events of an object
-- `watch`, `informer`: one LIST+WATCH with a cache
+- `watch`, `informer`: one LIST+WATCH with a cache; `informer_group`: several
 - `shared`: one LIST+WATCH for all waiters of a process
 - `errors`: converts the client's exceptions into ours
 """

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
+from edl_workflows.core.backoff import Backoff
 from edl_workflows.core.exceptions import EdlError
 from edl_workflows.core.jobs import cache_fields
 from edl_workflows.runtime.kube import client
@@ -123,7 +124,8 @@ class Informer:
                 # The end of a watch that worked for a while counts as the first failure.
                 failures = 1 if time.monotonic() - started > MAX_DELAY else failures + 1
                 self._failed(self._explained(error), failures)
-                self._stopped.wait(_delay(failures))
+                spread = 1 + random.random() / 4  # noqa: S311 - no secret
+                self._stopped.wait(Backoff(MIN_DELAY, MAX_DELAY).delay(failures) * spread)
             else:
                 failures = 0
                 self._breathe(started)
@@ -181,8 +183,3 @@ class Informer:
     def _tell(self, change: ObjectChange) -> None:
         for listener in self._on_change:
             listener(change)
-
-
-def _delay(failures: int) -> float:
-    delay = min(MAX_DELAY, MIN_DELAY * 2.0 ** min(failures - 1, 16))
-    return delay * (1 + random.random() / 4)  # noqa: S311 - a spread, no secret

@@ -6,17 +6,14 @@ that time were read, since several lines may have the same time.
 """
 
 import re
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
-from edl_workflows.core.exceptions import EdlError
-from edl_workflows.runtime.kube import errors, logs, transport
+from edl_workflows.runtime.kube import logs
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.logs import LogOptions
+from edl_workflows.runtime.kube.transport import LineStream
 
 MAX_LINE = 4096
 """Characters of a line; the rest is cut off."""
@@ -110,13 +107,11 @@ class LogStream:
         tail_lines: int | None = None,
     ) -> None:
         options = LogOptions(container, since_time=position.since, timestamps=True)
-        self._options = options if position.time else replace(options, tail_lines=tail_lines)
-        self._cluster = cluster
-        self._pod = pod
-        self._namespace = namespace
+        options = options if position.time else replace(options, tail_lines=tail_lines)
         self._position = position
-        self._response: Any = None
-        self._closed = threading.Event()
+        request = logs.request_of(pod, namespace, options, follow=True)
+        self._lines = LineStream(cluster, request, _MAX_BYTES)
+        self.close = self._lines.close
 
     def __iter__(self) -> Iterator[LogLine]:
         """The lines after the position, until the container or the connection ends.
@@ -127,25 +122,5 @@ class LogStream:
             ForbiddenError: the account may not read logs.
             UnavailableError: the connection broke.
         """
-        request = logs.request_of(self._pod, self._namespace, self._options, follow=True)
-        self._response = response = transport.open_stream(self._cluster, request)
-        try:
-            if self._closed.is_set():
-                return
-            with errors.mapping_errors(request.action, self._cluster.server):
-                received = transport.lines(response, _MAX_BYTES)
-                raw = (line.decode("utf-8", "replace") for line in received if line)
-                yield from skip_read_lines(raw, self._position)
-        except EdlError:
-            if not self._closed.is_set():  # reads of a closed stream fail; that is what closing means
-                raise
-        finally:
-            response.close()
-
-    def close(self) -> None:
-        """End the iteration, from any thread, at once."""
-        self._closed.set()
-        if self._response is not None:
-            # Shutting the socket down wakes a reader that is blocked in it; closing would wait for it.
-            with suppress(ValueError, RuntimeError, OSError):
-                self._response.shutdown()
+        raw = (line.decode("utf-8", "replace") for line in self._lines if line)
+        return skip_read_lines(raw, self._position)

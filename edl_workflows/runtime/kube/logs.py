@@ -98,13 +98,8 @@ def follow(
             continues, but may repeat lines.
     """
     request = request_of(pod, namespace or cluster.namespace, options, follow=True)
-    response = transport.open_stream(cluster, request)
-    try:
-        with errors.mapping_errors(request.action, cluster.server):
-            for line in transport.lines(response):
-                yield line.decode("utf-8", "replace")
-    finally:
-        response.close()
+    for line in transport.LineStream(cluster, request):
+        yield line.decode("utf-8", "replace")
 
 
 def request_of(pod: str, namespace: str, options: LogOptions | None, *, follow: bool) -> ApiRequest:

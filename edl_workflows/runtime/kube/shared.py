@@ -3,16 +3,19 @@ triggerer.
 
 A waiter subscribes to one object. It gets the object's state at once and then each change. A thousand waiters
 for the same cluster, namespace and kind need only one watch, which begins with the first waiter and ends with
-the last. The informer's daemon thread reads the watch and passes states on with ``call_soon_threadsafe``, so
-an event loop never blocks here. A restart of the API server only delays states.
+the last. The informer's daemon thread reads the watch, so an event loop never blocks here. A restart of the
+API server only delays states.
 """
 
 import asyncio
+import math
 import threading
+import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
 
 from edl_workflows.core.exceptions import EdlError, UnavailableError
 from edl_workflows.runtime.kube.cache import ObjectChange
@@ -32,6 +35,7 @@ LONG_PATIENCE = 8
 Credentials and roles may be refused for a moment while they are renewed, and a failing waiter may end weeks
 of training."""
 
+T = TypeVar("T")
 State = Object | None
 """The current state of an object; None while it does not exist."""
 
@@ -95,56 +99,91 @@ class _Watch:
                     waiter.deliver(error)
 
 
-class AsyncStates(AsyncIterator[State]):
-    """The states of one object, for an event loop. The iteration never ends by itself."""
+class ThreadWaiting:
+    """Waits by blocking the thread; its coroutines run in `run_blocking`."""
 
-    def __init__(self, informer: Informer) -> None:
-        self._informer = informer
-        self._loop = asyncio.get_running_loop()
-        self._states: deque[State | EdlError] = deque(maxlen=BACKLOG)
-        self._arrived = asyncio.Event()
+    def __init__(self) -> None:
+        self.arrived = threading.Event()
 
-    @property
-    def last_error(self) -> EdlError | None:
-        """Why the watch is down at the moment, for the message of a deadline; None while it is up."""
-        return self._informer.last_error
+    def notify(self) -> None:
+        """End a wait; called in any thread."""
+        self.arrived.set()
 
-    async def __anext__(self) -> State:
-        """The next state.
+    async def wait(self, seconds: float | None) -> None:
+        """Wait until `arrived` is set.
 
         Raises:
-            EdlError: the server refuses the watch: ForbiddenError, NotFoundError (no such kind),
-                InvalidError.
+            TimeoutError: it was not set in time.
         """
-        while not self._states:
-            self._arrived.clear()
-            await self._arrived.wait()
-        return _state_or_raise(self._states.popleft())
+        if not self.arrived.wait(seconds):
+            raise TimeoutError
 
-    def deliver(self, state: State | EdlError) -> None:
-        """Receive a state; called in the informer's thread."""
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - there is no event loop
+
+    async def call(self, function: Callable[[], T], seconds: float = math.inf) -> T:  # noqa: ARG002
+        """Call a function that blocks; a thread can't abandon it."""
+        return function()
+
+
+class LoopWaiting:
+    """Waits in the running event loop."""
+
+    def __init__(self) -> None:
+        self.arrived = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def notify(self) -> None:
+        """End a wait; called in any thread."""
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._push, state)
+            self._loop.call_soon_threadsafe(self.arrived.set)
 
-    def _push(self, state: State | EdlError) -> None:
-        self._states.append(state)
-        self._arrived.set()
+    async def wait(self, seconds: float | None) -> None:
+        """As `ThreadWaiting.wait`."""
+        async with asyncio.timeout(seconds):
+            await self.arrived.wait()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def call(self, function: Callable[[], T], seconds: float = math.inf) -> T:
+        """Call a function that blocks, in another thread.
+
+        Raises:
+            TimeoutError: it did not return in time; it goes on without this caller.
+        """
+        async with asyncio.timeout(None if math.isinf(seconds) else seconds):
+            return await asyncio.to_thread(function)
 
 
-class BlockingStates:
-    """The states of one object, for a thread that may block."""
+Waiting = ThreadWaiting | LoopWaiting
+"""How a coroutine waits. Code for threads and for event loops is written once."""
 
-    def __init__(self, informer: Informer) -> None:
+
+def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that waits only by a `ThreadWaiting`. No event loop is used: one may run in this thread
+    already, and it would swallow the exceptions of signal handlers."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return cast("T", end.value)
+    raise RuntimeError(f"{coroutine} waits for an event loop")
+
+
+class States:
+    """The states of one object."""
+
+    def __init__(self, informer: Informer, waiting: Waiting) -> None:
         self._informer = informer
+        self._waiting = waiting
         self._states: deque[State | EdlError] = deque(maxlen=BACKLOG)
-        self._arrived = threading.Condition()
 
     @property
     def last_error(self) -> EdlError | None:
         """Why the watch is down at the moment, for the message of a deadline; None while it is up."""
         return self._informer.last_error
 
-    def next(self, seconds: float | None = None) -> State:
+    async def next(self, seconds: float | None = None) -> State:
         """The next state.
 
         Args:
@@ -152,25 +191,22 @@ class BlockingStates:
 
         Raises:
             TimeoutError: none came in time.
-            EdlError: as `AsyncStates.__anext__`.
+            EdlError: the server refuses the watch: ForbiddenError, NotFoundError (no such kind),
+                InvalidError.
         """
-        with self._arrived:
-            if not self._arrived.wait_for(lambda: bool(self._states), seconds):
-                raise TimeoutError(f"no change of {self._informer.scope} within {seconds} s")
-            state = self._states.popleft()
-        return _state_or_raise(state)
+        while True:
+            self._waiting.arrived.clear()
+            if self._states:
+                state = self._states.popleft()
+                if isinstance(state, EdlError):
+                    raise state
+                return state
+            await self._waiting.wait(seconds)
 
     def deliver(self, state: State | EdlError) -> None:
         """Receive a state; called in the informer's thread."""
-        with self._arrived:
-            self._states.append(state)
-            self._arrived.notify()
-
-
-def _state_or_raise(state: State | EdlError) -> State:
-    if isinstance(state, EdlError):
-        raise state
-    return state
+        self._states.append(state)
+        self._waiting.notify()
 
 
 class SharedWatches:
@@ -184,35 +220,23 @@ class SharedWatches:
         """The number of running watches."""
         return len(self._watches)
 
-    @asynccontextmanager
-    async def states(
-        self, source: ClusterSource, scope: Scope, name: str, namespace: str = ""
-    ) -> AsyncGenerator[AsyncStates]:
-        """Subscribe to one object from an event loop.
+    @contextmanager
+    def states(
+        self, source: ClusterSource, scope: Scope, name: str, waiting: Waiting, namespace: str = ""
+    ) -> Generator[States]:
+        """Subscribe to one object. This never blocks.
 
         Args:
             source: the API server; the watch's thread connects once for all waiters with the same source and
                 scope.
-            scope: the kind and namespace; no selector, so that all waiters share it.
+            scope: the kind and namespace; without a selector, all waiters share it.
             name: the object's.
+            waiting: how the states are waited for.
             namespace: the object's, needed if the scope is all namespaces.
         """
         watch = self._enter(source, scope)
-        states = AsyncStates(watch.informer)
+        states = States(watch.informer, waiting)
         waiter = _Waiter(ObjectKey(scope.namespace or namespace, name), states.deliver)
-        watch.add(waiter)
-        try:
-            yield states
-        finally:
-            watch.discard(waiter)
-            self._leave(source, scope, watch)
-
-    @contextmanager
-    def blocking_states(self, source: ClusterSource, scope: Scope, name: str) -> Generator[BlockingStates]:
-        """Subscribe to one object from a thread that may block; arguments as `states`."""
-        watch = self._enter(source, scope)
-        states = BlockingStates(watch.informer)
-        waiter = _Waiter(ObjectKey(scope.namespace, name), states.deliver)
         watch.add(waiter)
         try:
             yield states

@@ -5,11 +5,13 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import stamina
 
+from edl_workflows.core.exceptions import EdlError
 from edl_workflows.runtime.kube import errors
 from edl_workflows.runtime.kube.connect import Cluster, RequestRecord
 
@@ -172,3 +174,40 @@ def lines(response: Any, longest: int = sys.maxsize) -> Iterator[bytes]:
         del rest[longest:]
     if rest:
         yield bytes(rest)
+
+
+class LineStream:
+    """The lines of a response as they arrive; `close` ends the iteration from any thread.
+
+    Args:
+        cluster: the API server.
+        request: sent when the iteration begins.
+        longest: see `lines`.
+    """
+
+    def __init__(self, cluster: Cluster, request: ApiRequest, longest: int = sys.maxsize) -> None:
+        self.closed = False
+        self._cluster = cluster
+        self._request = request
+        self._longest = longest
+        self._response: Any = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._response = response = open_stream(self._cluster, self._request)
+        try:
+            if not self.closed:
+                with errors.mapping_errors(self._request.action, self._cluster.server):
+                    yield from lines(response, self._longest)
+        except EdlError:
+            if not self.closed:  # reads of a closed response fail; that is what closing means
+                raise
+        finally:
+            response.close()
+
+    def close(self) -> None:
+        """End the iteration at once."""
+        self.closed = True
+        if self._response is not None:
+            # Shutting the socket down wakes a reader that is blocked in it; closing would wait for it.
+            with suppress(ValueError, RuntimeError, OSError):
+                self._response.shutdown()

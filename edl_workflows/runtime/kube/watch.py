@@ -5,16 +5,14 @@ informer resumes watches, lists, and maintains the cache.
 import json
 import random
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-from edl_workflows.core.exceptions import EdlError, UnavailableError
-from edl_workflows.runtime.kube import errors, transport
+from edl_workflows.core.exceptions import UnavailableError
+from edl_workflows.runtime.kube import errors
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import Object, Scope
-from edl_workflows.runtime.kube.transport import ApiRequest
+from edl_workflows.runtime.kube.transport import ApiRequest, LineStream
 
 MIN_SECONDS = 300
 """A watch lives for MIN to twice MIN seconds, as with client-go's reflectors. The random duration prevents
@@ -54,13 +52,21 @@ class WatchStream:
     def __init__(
         self, cluster: Cluster, scope: Scope, resource_version: str, seconds: int | None = None
     ) -> None:
-        self._cluster = cluster
-        self._scope = scope
-        self._resource_version = resource_version
         spread = random.randint(MIN_SECONDS, 2 * MIN_SECONDS)  # noqa: S311 - no secret
-        self._seconds = seconds or spread
-        self._response: Any = None
-        self._closed = False
+        kept = seconds or spread
+        query = (
+            *scope.query,
+            ("watch", "true"),
+            ("allowWatchBookmarks", "true"),
+            ("resourceVersion", resource_version),
+            ("timeoutSeconds", str(kept)),
+        )
+        self._action = f"watch {scope}"
+        request = ApiRequest(
+            "watch", scope.resource.plural, scope.path, self._action, query, read_seconds=kept + 15.0
+        )
+        self._lines = LineStream(cluster, request)
+        self.close = self._lines.close
 
     def __iter__(self) -> Iterator[StreamedEvent]:
         """Events, in the server's order.
@@ -69,45 +75,9 @@ class WatchStream:
             ExpiredError: the server no longer knows the resourceVersion. The caller must list again.
             EdlError: any error of a request.
         """
-        request = self._request()
-        self._response = response = transport.open_stream(self._cluster, request)
-        try:
-            if self._closed:
-                return
-            with errors.mapping_errors(request.action, self._cluster.server):
-                for line in transport.lines(response):
-                    if line:
-                        yield _parse(line, request.action)
-        except EdlError:
-            if not self._closed:  # reads of a closed watch fail; that is what closing means
-                raise
-        finally:
-            response.close()
-
-    def close(self) -> None:
-        """End the iteration, from any thread, at once."""
-        self._closed = True
-        if self._response is not None:
-            # Shutting the socket down wakes a reader that is blocked in it; closing would wait for it.
-            with suppress(ValueError, RuntimeError, OSError):
-                self._response.shutdown()
-
-    def _request(self) -> ApiRequest:
-        query = (
-            *self._scope.query,
-            ("watch", "true"),
-            ("allowWatchBookmarks", "true"),
-            ("resourceVersion", self._resource_version),
-            ("timeoutSeconds", str(self._seconds)),
-        )
-        return ApiRequest(
-            "watch",
-            self._scope.resource.plural,
-            self._scope.path,
-            f"watch {self._scope}",
-            query,
-            read_seconds=self._seconds + 15.0,
-        )
+        for line in self._lines:
+            if line and not self._lines.closed:  # the last line of a closed watch may be a part of one
+                yield _parse(line, self._action)
 
 
 def _parse(line: bytes, action: str) -> StreamedEvent:

@@ -5,7 +5,7 @@ If PyTorch is installed, a separate process works on the devices that training w
 (`edl_workflows.services.agent.torch_check`). Otherwise blocks of bytes are hashed and exchanged with the
 partners. A partner proves that it has the job's token without sending it. All nodes of a role have the same
 image, so they measure in the same way. The master judges the results
-(`edl_workflows.core.protocol.node_check`).
+(`edl_workflows.core.protocol.nodes`).
 """
 
 import hashlib
@@ -23,8 +23,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from edl_workflows.core.exceptions import EdlError, UnavailableError
 from edl_workflows.core.kubernetes import names
-from edl_workflows.core.protocol.node_check import CheckMember, CheckRound
-from edl_workflows.core.protocol.nodes import CheckReport
+from edl_workflows.core.protocol.nodes import CheckMember, CheckReport, CheckRound
 from edl_workflows.training import addresses
 from edl_workflows.training.environment import NodeEnvironment
 

@@ -1,7 +1,7 @@
 """The agent's loop: runs the training processes that the master's directive asks for, and reports how they
 end.
 
-`edl_workflows.services.agent.process_plan` decides which processes run;
+`edl_workflows.services.agent.process_choice` decides which processes run;
 `edl_workflows.services.agent.processes` handles one process.
 """
 
@@ -14,12 +14,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from edl_workflows.core.backoff import Backoff
 from edl_workflows.core.exceptions import ConflictError, EdlError, ForbiddenError
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol.cluster import TrainingCluster
-from edl_workflows.core.protocol.node_check import CheckRound
 from edl_workflows.core.protocol.nodes import (
     CLUSTER_LOST_EXIT_CODE,
+    CheckRound,
     CrashReport,
     Directive,
     ExitReport,
@@ -29,7 +30,7 @@ from edl_workflows.core.protocol.nodes import (
 )
 from edl_workflows.services.agent.agent_checkpoints import AgentCheckpoints
 from edl_workflows.services.agent.node_check import run_node_check
-from edl_workflows.services.agent.process_plan import plan_processes
+from edl_workflows.services.agent.process_choice import choose_processes
 from edl_workflows.services.agent.processes import TrainingProcess, UsageMeter
 from edl_workflows.training.client import MasterClient, call_until_answered
 from edl_workflows.training.collective.recordings import find_recordings
@@ -160,10 +161,22 @@ class Supervisor:
         directive = self._watch.latest
         if directive.stop or (directive.finished and self._ends_with_job(directive)):
             return self._shut_down(0)
+        if self._lost_variables(directive):
+            log.error("the process whose variables the job returns to is gone")
+            return self._shut_down(TERMINATED)
         self._follow(directive)
         self._dump_stacks(directive)
         self._check_node(directive)
         return None
+
+    def _lost_variables(self, directive: Directive) -> bool:
+        """Whether a version goes on with this parameter server's former process, which has ended."""
+        node = self._environment.node
+        return node.type == names.PS_TYPE and any(
+            cluster.rank_of(node.type, node.id) is not None
+            and self._process_of(cluster) not in (cluster.version, *self._processes)
+            for cluster in directive.clusters
+        )
 
     def _ends_with_job(self, directive: Directive) -> bool:
         """Whether only the end of the job ends this node: it serves, or waits for a place in a collective
@@ -174,7 +187,7 @@ class Supervisor:
     def _follow(self, directive: Directive) -> None:
         now = time.monotonic()
         waiting = {version for version, at in self._restart_at.items() if at > now}
-        decided = plan_processes(
+        decided = choose_processes(
             directive, self._environment.node, self._processes.keys(), self._ended | waiting
         )
         for version in decided.end:
@@ -314,8 +327,8 @@ class Supervisor:
         that the master can give the version up."""
         version = process.version
         crashes = self._crashes[version] = self._crashes.get(version, 0) + 1
-        doublings = min(crashes - 1, MOST_DOUBLINGS)
-        delay = self._settings.first_restart_delay * 2**doublings
+        first = self._settings.first_restart_delay
+        delay = Backoff(first, most=first * 2**MOST_DOUBLINGS).delay(crashes)
         log.warning(
             "the process of version %d exited with code %d; restarting it in %.0f s", version, code, delay
         )

@@ -124,7 +124,7 @@ def _master_routes(service: BrainApi) -> APIRouter:
         openapi_extra=body_schema(brain.OptimizeRequest),
     )
     async def optimize(request: Request, caller: Caller) -> Response:
-        """Make a resource plan for a job."""
+        """Advise on the nodes of a job."""
         asked = parse_body(brain.OptimizeRequest, await request.body())
         return _answer(await run_in_threadpool(service.optimize, caller, asked))
 
@@ -171,7 +171,7 @@ def _page_routes(service: BrainApi, *, monitored: bool) -> APIRouter:
         """A job with its history."""
         return _answer(queries.query_job(store, caller.namespaces, _uid(uid), clock()))
 
-    @router.get("/plans", response_model=messages.PlansAnswer)
+    @router.get("/plans", response_model=messages.ChangesAnswer)
     def plans(caller: Caller, page: Paged, job: Search = "") -> Response:
         """Plans for the tenant's jobs, newest first."""
         return _answer(queries.query_plans(store, caller.namespaces, page, clock(), job=job))

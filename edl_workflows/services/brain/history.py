@@ -26,7 +26,7 @@ OWN_SAMPLES = 500
 SILENT_SECONDS = 3_600.0
 """A job whose master has sent nothing for this long is considered finished."""
 ACTIVE_SECONDS = 300.0
-"""Jobs whose masters reported or asked for a plan within this time get a share of the cluster."""
+"""Jobs whose masters reported or asked for advice within this time get a share of the cluster."""
 MONITOR_SECONDS = 120.0
 """Samples of the monitor that are older do not describe the current cluster."""
 SHARE_SECONDS = 30.0
@@ -42,8 +42,8 @@ the cluster does not have the resource.
 """
 
 
-class PlanInputs:
-    """Reads the input of plans. Thread-safe.
+class AdviceInputs:
+    """Reads the input of advice. Thread-safe.
 
     Args:
         store: the store to read.
@@ -56,7 +56,7 @@ class PlanInputs:
         self._shares: Mapping[JobKey, int] = {}
 
     def request(self, asked: OptimizeRequest, now: float) -> BrainRequest:
-        """A job with everything that its plan may depend on.
+        """A job with everything that its advice may depend on.
 
         Raises:
             UnavailableError: the store does not answer.

@@ -25,24 +25,22 @@ from edl_workflows.core.kubernetes import api
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import CallPolicy, Cluster, ClusterSource
 from edl_workflows.runtime.kube.informer import Informer
+from edl_workflows.runtime.kube.informer_group import InformerGroup
 from edl_workflows.runtime.kube.resources import ALL_NAMESPACES, ApiResource, Scope
 from edl_workflows.services.brain import observations
 from edl_workflows.services.brain.observations import (
     Amounts,
+    ChangeObservation,
     ClusterObservation,
     JobObservation,
-    PlanObservation,
 )
 
 log = structlog.get_logger(__name__)
 
 NODE_METRICS = ApiResource("metrics.k8s.io", "v1beta1", "nodes", "NodeMetrics", namespaced=False)
 """The metrics API, which a metrics server provides if the cluster has one. It cannot be watched."""
-COMPLAIN_EVERY = 20
-"""A failing watch is logged the first time and then every 20th time, which is every five minutes at the
-longest delay."""
 
-Row = TypeVar("Row", bound=JobObservation | PlanObservation)
+Row = TypeVar("Row", bound=JobObservation | ChangeObservation)
 
 
 class MonitorStore(Protocol):
@@ -59,7 +57,7 @@ class MonitorStore(Protocol):
     def record_jobs(self, jobs: Collection[JobObservation], gone: Collection[str], now: float) -> None:
         """Store these jobs, and mark the jobs with the uids in `gone` as gone."""
 
-    def record_plans(self, plans: Collection[PlanObservation], gone: Collection[str], now: float) -> None:
+    def record_plans(self, plans: Collection[ChangeObservation], gone: Collection[str], now: float) -> None:
         """The same for ScalePlans."""
 
     def record_cluster(self, sample: ClusterObservation) -> None:
@@ -117,21 +115,20 @@ class ClusterMonitor:
             if kind.view is not None
         }
         self._plans = _StoreSync(functools.partial(store.open_plans, options.namespace), store.record_plans)
-        for informer in self._informers:
-            informer.on_error(functools.partial(_complain, informer.scope))
+        self._watches = InformerGroup((self._nodes, self._pods, *self._kinds.values()), _log_failure)
+        self.waits_for = self._watches.waits_for
+        """Returns what has not been listed yet, in words."""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cluster monitor", daemon=True)
 
     def start(self) -> None:
-        for informer in self._informers:
-            informer.start()
+        self._watches.start()
         self._thread.start()
 
     def stop(self, seconds: float = 10.0) -> None:
         """Stop the monitor. Wait at most `seconds` for writes in progress."""
         self._stopped.set()
-        for informer in self._informers:
-            informer.stop()
+        self._watches.stop()
         if self._thread.ident:
             self._thread.join(seconds)
 
@@ -139,14 +136,6 @@ class ClusterMonitor:
         """Problems that only a restart of the process solves."""
         dead = self._thread.ident and not self._thread.is_alive() and not self._stopped.is_set()
         return ["the cluster monitor ended"] if dead else []
-
-    def waits_for(self) -> list[str]:
-        """The resources that have not been listed yet."""
-        return [f"not listed yet: {informer.scope}" for informer in self._informers if not informer.synced]
-
-    @property
-    def _informers(self) -> tuple[Informer, ...]:
-        return (self._nodes, self._pods, *self._kinds.values())
 
     def _run(self) -> None:
         # The first lists take a moment. The first sample should not have to wait for a whole period.
@@ -225,9 +214,7 @@ def diff_rows(stored: Mapping[str, Row | None], seen: Collection[Row]) -> tuple[
     return changed, [uid for uid in stored if uid not in existing_uids]
 
 
-def _complain(scope: Scope, error: EdlError, failures: int) -> None:
-    if failures % COMPLAIN_EVERY != 1:
-        return
+def _log_failure(scope: Scope, error: EdlError) -> None:
     if isinstance(error, NotFoundError):
         log.warning(
             "the API server does not have this kind, so it is skipped: install the CRDs with `edl crds "

@@ -66,11 +66,11 @@ class JobObservation:
         uid: uid of the object. A job that is created again under the same name has another one.
         phase: a `JobPhase`.
         requests: total requests of its pods.
-        stage: stage of the autoscaling plan, from ``status.autoscaling``.
+        stage: stage of the optimizer's advice, from ``status.autoscaling``.
         reasons: why something was changed, by the role or the pod that was changed.
         notes: why something was not changed.
         metrics: the newest values that its program reported, by name.
-        optimizer: the optimizer that made the autoscaling plan, ``local`` or ``brain``; "" for none.
+        optimizer: the optimizer that gave the advice, ``local`` or ``brain``; "" for none.
         created, started, finished: None if unknown or not yet.
     """
 
@@ -96,7 +96,7 @@ class JobObservation:
 
 
 @dataclass(frozen=True)
-class PlanObservation:
+class ChangeObservation:
     """A ScalePlan, as its object describes it now.
 
     Attributes:
@@ -238,7 +238,7 @@ def observe_job(kind: Kind, manifest: Manifest) -> JobObservation:
     return _observe_view(kind.view(job), job)
 
 
-def observe_plan(manifest: Manifest) -> PlanObservation | None:
+def observe_plan(manifest: Manifest) -> ChangeObservation | None:
     """A ScalePlan's row; None for auto plans, which carry out other plans, and for invalid ones."""
     try:
         plan = ScalePlan.parse(manifest)
@@ -247,7 +247,7 @@ def observe_plan(manifest: Manifest) -> PlanObservation | None:
     if plan.auto:
         return None
     status, metadata = plan.status, plan.metadata
-    return PlanObservation(
+    return ChangeObservation(
         uid=metadata.uid,
         namespace=metadata.namespace or "default",
         name=metadata.name,
@@ -293,7 +293,7 @@ def with_requests(
 
 
 def _observe_view(view: JobView, job: Resource) -> JobObservation:
-    plan = job.status.autoscaling if isinstance(job, ElasticJob) else None
+    advice = job.status.autoscaling if isinstance(job, ElasticJob) else None
     speed = view.progress.speed
     seen = JobObservation(
         uid=view.uid,
@@ -313,13 +313,13 @@ def _observe_view(view: JobView, job: Resource) -> JobObservation:
         started=_seconds(view.started),
         finished=_seconds(view.finished),
     )
-    return _planned(seen, plan) if plan is not None else seen
+    return _add_advice(seen, advice) if advice is not None else seen
 
 
-def _planned(seen: JobObservation, plan: AutoscalingStatus) -> JobObservation:
-    reasons = {role: _cut(reason) for role, reason in list(plan.reasons.items())[:MAX_LINES]}
+def _add_advice(seen: JobObservation, advice: AutoscalingStatus) -> JobObservation:
+    reasons = {role: _cut(reason) for role, reason in list(advice.reasons.items())[:MAX_LINES]}
     return replace(
-        seen, optimizer=plan.optimizer, stage=plan.stage, reasons=reasons, notes=_cut_lines(plan.notes)
+        seen, optimizer=advice.optimizer, stage=advice.stage, reasons=reasons, notes=_cut_lines(advice.notes)
     )
 
 

@@ -21,7 +21,7 @@ from edl_workflows.services.brain.auth import TokenFile
 from edl_workflows.services.brain.limits import CALLS_PER_SECOND, TenantLimits
 from edl_workflows.services.brain.metrics import BrainMetrics
 from edl_workflows.services.brain.monitor import ClusterMonitor, MonitorOptions
-from edl_workflows.services.brain.planner import PlannerProcess
+from edl_workflows.services.brain.optimizer_process import OptimizerProcess
 from edl_workflows.services.brain.service import BrainApi
 from edl_workflows.services.brain.store.retention import Retention, RetentionOptions
 from edl_workflows.services.brain.store.store import BrainStore
@@ -66,7 +66,7 @@ class BrainServer:
     Args:
         options: see `BrainOptions`.
         cluster: the API server that the monitor watches.
-        set_up_process: called first in the planner process, for example to set up logging; it is pickled.
+        set_up_process: called first in the optimizer process, for example to set up logging; it is pickled.
 
     Raises:
         InvalidError: a file or the database's URL cannot be used.
@@ -86,7 +86,7 @@ class BrainServer:
                 raise InvalidError(f"{file}: no such file; HTTPS needs a certificate and its key")
         self._tokens = TokenFile(options.tokens_file) if options.tokens_file is not None else None
         self.store = BrainStore(options.database_url)
-        self.planner = PlannerProcess(options.database_url, set_up_process)
+        self.optimizer = OptimizerProcess(options.database_url, set_up_process)
         self._retention = Retention(self.store, options.retention)
         self._monitor: ClusterMonitor | None = None
         if options.monitor is not None and cluster is not None:
@@ -98,9 +98,9 @@ class BrainServer:
         """Serve until `stop` is set.
 
         Raises:
-            UnavailableError: a port is taken, or the planner process does not start.
+            UnavailableError: a port is taken, or the optimizer process does not start.
         """
-        self.planner.start()  # early, because it takes a moment
+        self.optimizer.start()  # early, because it takes a moment
         with self.serving():
             # Exclude all objects that exist now from garbage collection, which would otherwise stop all
             # responses for 0.15 s.
@@ -119,7 +119,7 @@ class BrainServer:
             log.warning("tokens are not required: every client that reaches the port may read and write all")
         with (
             contextlib.closing(self.store),
-            contextlib.closing(self.planner),
+            contextlib.closing(self.optimizer),
             serve_health(
                 options.metrics_host, options.metrics_port, self._problems, self._waits_for, registry
             ),
@@ -142,7 +142,7 @@ class BrainServer:
         app = create_app(
             BrainApi(
                 self.store,
-                self.planner,
+                self.optimizer,
                 limits=TenantLimits(calls_per_second=options.tenant_calls_per_second),
             ),
             self._tokens,

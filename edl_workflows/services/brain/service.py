@@ -1,4 +1,4 @@
-"""Implements the calls of the Brain: stores reports, makes plans, and returns what is stored."""
+"""Implements the calls of the Brain: stores reports, gives advice, and returns what is stored."""
 
 import asyncio
 import contextlib
@@ -6,21 +6,18 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 
-import structlog
 from pydantic import ValidationError
 
 from edl_workflows.core.exceptions import NotFoundError
 from edl_workflows.core.protocol import brain
-from edl_workflows.core.scaling.dlrover.brain.messages import plan_message, sample_message, sample_of
-from edl_workflows.core.scaling.dlrover.resources import ResourcePlan
+from edl_workflows.core.scaling.dlrover.brain.messages import advice_message, sample_message, sample_of
+from edl_workflows.core.scaling.dlrover.resources import Advice
 from edl_workflows.core.scaling.dlrover.samples import JobSample, valid_samples
 from edl_workflows.services.brain.auth import Tenant
 from edl_workflows.services.brain.limits import TenantLimits
-from edl_workflows.services.brain.planner import PlannerProcess
-from edl_workflows.services.brain.store.records import JobKey, JobReport, PlanAnswer
+from edl_workflows.services.brain.optimizer_process import OptimizerProcess
+from edl_workflows.services.brain.store.records import JobKey, JobReport, StoredAdvice
 from edl_workflows.services.brain.store.store import BrainStore
-
-log = structlog.get_logger(__name__)
 
 AHEAD_SECONDS = 600.0
 """Tolerance for different clocks, in seconds. A sample from further in the future is rejected; it would stay
@@ -34,7 +31,7 @@ class BrainApi:
 
     Args:
         store: the store.
-        planner: makes plans from what is stored.
+        optimizer: gives advice from what is stored.
         clock: Unix seconds.
         limits: limits of tenants.
     """
@@ -42,13 +39,13 @@ class BrainApi:
     def __init__(
         self,
         store: BrainStore,
-        planner: PlannerProcess,
+        optimizer: OptimizerProcess,
         clock: Callable[[], float] = time.time,
         limits: TenantLimits | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
-        self._planner = planner
+        self._optimizer = optimizer
         self._limits = limits or TenantLimits()
 
     async def report(self, tenant: Tenant, report: brain.MetricsReport) -> brain.MetricsReceipt:
@@ -67,20 +64,21 @@ class BrainApi:
         return brain.MetricsReceipt(accepted=len(samples), refused=problems)
 
     def optimize(self, tenant: Tenant, asked: brain.OptimizeRequest) -> brain.OptimizeReply:
-        """Make a plan for a job. The call is recorded: from then on the job gets a share of the cluster.
+        """Advise on the nodes of a job. The call is recorded: from then on the job gets a share of the
+        cluster.
 
         Raises:
             ForbiddenError: the job is not the tenant's.
-            UnavailableError: the store or the planner does not answer or is too slow, or the tenant exceeds
+            UnavailableError: the store or the optimizer does not answer or is too slow, or the tenant exceeds
                 its limits.
         """
         self._admit(tenant, asked.job)
         now = self.clock()
         self.store.record(JobReport(asked.job), now)
-        plan = self._planner.plan(asked, now)
-        if not plan.empty:
-            self._keep(asked.job, plan, now)
-        return plan_message(plan)
+        advice = self._optimizer.optimize(asked, now)
+        if not advice.empty:
+            self._keep(asked.job, advice, now)
+        return advice_message(advice)
 
     def metrics(self, tenant: Tenant, uid: str, newest: int) -> brain.JobMetrics:
         """What is stored about a job.
@@ -111,12 +109,15 @@ class BrainApi:
         tenant.check(job.namespace)
         self._limits.take(tenant, JobKey(job.namespace, job.uid))
 
-    def _keep(self, job: brain.JobDescription, plan: ResourcePlan, now: float) -> None:
-        """Store a plan for the web page, unless the previous one was the same."""
-        changes, reason = describe_plan(plan), "; ".join(dict.fromkeys(plan.reasons.values()))[:MAX_REASON]
-        if self.store.last_answer(job.namespace, job.name) != (changes, reason):
-            answer = PlanAnswer(f"brain-{uuid.uuid4()}", job.namespace, job.name, now, changes, reason)
-            self.store.record_answer(answer)
+    def _keep(self, job: brain.JobDescription, advice: Advice, now: float) -> None:
+        """Store advice for the web page, unless the previous one was the same."""
+        changes, reason = (
+            describe_advice(advice),
+            "; ".join(dict.fromkeys(advice.reasons.values()))[:MAX_REASON],
+        )
+        if self.store.last_advice(job.namespace, job.name) != (changes, reason):
+            stored = StoredAdvice(f"brain-{uuid.uuid4()}", job.namespace, job.name, now, changes, reason)
+            self.store.record_advice(stored)
 
 
 def _sample_messages(samples: Iterable[JobSample]) -> list[brain.SampleMessage]:
@@ -139,12 +140,12 @@ def credible_samples(samples: Iterable[JobSample], now: float) -> tuple[Sequence
     return kept, problems[:MAX_PROBLEMS]
 
 
-def describe_plan(plan: ResourcePlan) -> tuple[str, ...]:
-    """The changes that a plan requests, one line each."""
+def describe_advice(advice: Advice) -> tuple[str, ...]:
+    """The changes that advice asks for, one line each."""
     changes = []
-    for role, group in plan.node_group_resources.items():
+    for role, group in advice.node_group_resources.items():
         count = "" if group.count is None else f"{group.count} nodes"
         size = "" if group.node_resource.empty else f"of {group.node_resource}"
         changes.append(f"{role}: {' '.join(filter(None, (count, size)))}")
-    changes += [f"replace {name} by one of {size}" for name, size in plan.node_resources.items()]
+    changes += [f"replace {name} by one of {size}" for name, size in advice.node_resources.items()]
     return tuple(changes)

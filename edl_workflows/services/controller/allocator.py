@@ -6,7 +6,7 @@ allocator writes. So it may die at any time, and the next round starts from the 
 the resourceVersion on which the decision was based; a job that has changed meanwhile is decided on again.
 
 It does not wait for the next cycle in these cases: a new preemptible job gets its first allocation at once,
-and all jobs are planned again when such a job ends, is suspended or is edited, and when a node is added, is
+and all jobs are decided anew when such a job ends, is suspended or is edited, and when a node is added, is
 removed or changes its capacity, labels or taints. Nodes and pods are watched only while there are jobs to
 place.
 """
@@ -29,7 +29,7 @@ from edl_workflows.runtime.kube.resources import Object, key_of
 from edl_workflows.runtime.kube.watch import EventType
 from edl_workflows.services.controller.observed_cluster import JobGroup
 from edl_workflows.services.controller.periodic_loop import RETRY_SECONDS
-from edl_workflows.services.controller.planner import Planner, PlannerContext
+from edl_workflows.services.controller.scaling_loop import ScalingContext, ScalingLoop
 from edl_workflows.services.controller.snapshot import AllocationSnapshot, build_snapshot, group_by_scenario
 
 log = structlog.get_logger(__name__)
@@ -41,25 +41,25 @@ class AllocatorOptions:
 
     Attributes:
         policy: name of the policy, see `edl_workflows.core.scaling.policies`.
-        period: seconds between two plans for all jobs.
+        period: seconds between two decisions about all jobs.
     """
 
     policy: str = "fit"
     period: float = 60.0
 
 
-class Allocator(Planner):
-    """The loop that plans preemptible DIJobs.
+class Allocator(ScalingLoop):
+    """The loop that sizes and places preemptible DIJobs.
 
     Args:
-        context: see `PlannerContext`.
+        context: see `ScalingContext`.
         options: see `AllocatorOptions`.
 
     Raises:
         InvalidError: there is no such policy.
     """
 
-    def __init__(self, context: PlannerContext, options: AllocatorOptions) -> None:
+    def __init__(self, context: ScalingContext, options: AllocatorOptions) -> None:
         super().__init__(context, "allocator", options.period, "preemptible DIJobs can't be placed")
         self._options = options
         self._policy = policy_of(options.policy)
@@ -74,8 +74,8 @@ class Allocator(Planner):
         elif change.type is EventType.DELETED or _relevant(new) != _relevant(old):
             self._cycle.ask(everything=True)
 
-    def _plan_jobs(self, everything: bool, /) -> float | None:
-        """Plan once, and write the changed allocations.
+    def _scale_jobs(self, everything: bool, /) -> float | None:
+        """Decide once, and write the changed allocations.
 
         Returns:
             Seconds until the next cycle; None if there is nothing to place, so that the next change starts
@@ -181,8 +181,8 @@ def _over(job: Object) -> bool:
 
 
 def _relevant(job: Object) -> tuple[Any, ...]:
-    """The parts of a job that must start a new plan at once when they change. Changed profilings wait for the
-    next cycle."""
+    """The parts of a job that must start a new round at once when they change. Changed profilings wait for
+    the next cycle."""
     metadata = job["metadata"]
     return metadata["uid"], metadata.get("generation"), "deletionTimestamp" in metadata, _over(job)
 

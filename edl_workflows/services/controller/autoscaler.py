@@ -1,10 +1,10 @@
 """The cluster's autoscaler: changes the replicas of elastic jobs, periodically and on relevant changes.
 
-Every job that `edl_workflows.core.jobs.autoscaling` permits is planned together with the others by
+Every job that `edl_workflows.core.jobs.autoscaling` permits is sized together with the others by
 `edl_workflows.core.scaling.paddle.fulfilment`: free capacity goes to the least fulfilled job, and other jobs
 shrink for pending pods. A change is an edit of the job's spec, or a ScalePlan for kinds without replicas in
-the spec. An edit carries the resourceVersion on which the plan was based, so a job that has been edited
-meanwhile is planned again. Each change has an Event with its reason.
+the spec. An edit carries the resourceVersion on which the decision was based, so a job that has been edited
+meanwhile is decided anew. Each change has an Event with its reason.
 
 The only state is the time of each job's last change. A new process does not have it and may grow a job
 sooner.
@@ -37,7 +37,7 @@ from edl_workflows.runtime.kube.watch import EventType
 from edl_workflows.services.controller.fulfilment_request import ScalingCandidate, build_request
 from edl_workflows.services.controller.observed_cluster import JobGroup
 from edl_workflows.services.controller.periodic_loop import RETRY_SECONDS
-from edl_workflows.services.controller.planner import Planner, PlannerContext
+from edl_workflows.services.controller.scaling_loop import ScalingContext, ScalingLoop
 
 log = structlog.get_logger(__name__)
 
@@ -47,9 +47,9 @@ class AutoscalerOptions:
     """How to autoscale.
 
     Attributes:
-        period: seconds between two plans.
+        period: seconds between two decisions.
         cool_down: seconds for which a job does not grow after a change. It may always shrink.
-        max_load: resource → the fraction of the cluster that may be used, see `plan_fulfilment`.
+        max_load: resource → the fraction of the cluster that may be used, see `decide_fulfilment`.
         dry_run: report the changes in Events, and make none.
     """
 
@@ -59,11 +59,11 @@ class AutoscalerOptions:
     dry_run: bool = False
 
 
-class Autoscaler(Planner):
-    """The loop that plans elastic jobs.
+class Autoscaler(ScalingLoop):
+    """The loop that sizes elastic jobs.
 
     Args:
-        context: see `PlannerContext`.
+        context: see `ScalingContext`.
         options: see `AutoscalerOptions`.
         kinds: kinds of the jobs; kinds without `Kind.elastic` are ignored.
         recorder: writes Events with the reasons.
@@ -72,7 +72,7 @@ class Autoscaler(Planner):
     freed_room_seconds = RETRY_SECONDS  # the pods of a deleted job leave a moment later than the job
 
     def __init__(
-        self, context: PlannerContext, options: AutoscalerOptions, kinds: tuple[Kind, ...], recorder: Recorder
+        self, context: ScalingContext, options: AutoscalerOptions, kinds: tuple[Kind, ...], recorder: Recorder
     ) -> None:
         super().__init__(context, "autoscaler", options.period, "elastic jobs are not autoscaled")
         self._options = options
@@ -91,16 +91,17 @@ class Autoscaler(Planner):
             self._cycle.ask(everything=True)
 
     def _plan_changed(self, change: ObjectChange) -> None:
-        """Plan again when a plan ends, because its job may then be changed again."""
+        """Decide again when a plan ends, because its job may then be changed again."""
         gone = change.type is EventType.DELETED
         if _in_progress(change.old or change.object) and (gone or not _in_progress(change.object)):
             self._cycle.ask(everything=True)
 
-    def _plan_jobs(self, _everything: bool, /) -> float | None:
-        """Plan once, and carry it out.
+    def _scale_jobs(self, _everything: bool, /) -> float | None:
+        """Decide once, and carry the decision out.
 
         Returns:
-            Seconds until the next plan; None if there are no candidates, so that the next change starts it.
+            Seconds until the next decision; None if there are no candidates, so that the next change starts
+            it.
         """
         candidates = {candidate.key: candidate for candidate in self._candidates()}
         if not candidates:
@@ -114,13 +115,13 @@ class Autoscaler(Planner):
             candidates.values(), watches.nodes.cache.items(), watches.pods.cache.items(), now
         )
         started = time.perf_counter()
-        plan = fulfilment.plan_fulfilment(asked.jobs, asked.nodes, self._options.max_load)
+        decision = fulfilment.decide_fulfilment(asked.jobs, asked.nodes, self._options.max_load)
         self._context.metrics.autoscaled(
-            time.perf_counter() - started, len(plan.changes), len(plan.held_back)
+            time.perf_counter() - started, len(decision.changes), len(decision.held_back)
         )
         done = [
             self._carry_out(candidates[key], change)
-            for key, change in plan.changes.items()
+            for key, change in decision.changes.items()
             if key in candidates
         ]
         return self._options.period if all(done) else RETRY_SECONDS
@@ -203,7 +204,7 @@ class Autoscaler(Planner):
         return True
 
     def _edit(self, candidate: ScalingCandidate, change: fulfilment.InstanceChange) -> dict[str, Any]:
-        """The patch of a job that is scaled by its spec. It applies only to the version that was planned.
+        """The patch of a job that is scaled by its spec. It applies only to the version that was decided on.
 
         Raises:
             ManifestError: the job does not allow the number.
@@ -257,7 +258,7 @@ class Autoscaler(Planner):
 
 
 def _relevant(job: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The parts of a job on which a plan depends."""
+    """The parts of a job on which a decision depends."""
     metadata = job["metadata"]
     annotation = (metadata.get("annotations") or {}).get(autoscaling.ANNOTATION)
     over = str((job.get("status") or {}).get("phase", "")).lower() in ("succeeded", "failed")

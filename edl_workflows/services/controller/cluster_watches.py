@@ -1,7 +1,6 @@
-"""Watches of nodes and pods for the planners, which run only while there is something to plan."""
+"""Watches of nodes and pods for the scaling loops, which run only while there is something to scale."""
 
 import functools
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,23 +11,19 @@ from edl_workflows.core.kubernetes import api
 from edl_workflows.runtime.kube.cache import ObjectChange
 from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
 from edl_workflows.runtime.kube.informer import Informer
+from edl_workflows.runtime.kube.informer_group import InformerGroup
 from edl_workflows.runtime.kube.resources import Object, Scope
 from edl_workflows.runtime.kube.watch import EventType
 from edl_workflows.services.controller.snapshot import kept_node, kept_pod
 
 log = structlog.get_logger(__name__)
 
-COMPLAIN_EVERY = 20
-"""A failing watch is logged the first time and then every 20th time, which is every five minutes at the
-longest delay.
-"""
-
 REST_SECONDS = 5.0
-"""How long a planner with nothing to plan waits for the watches' threads. Later they end by themselves.
+"""How long a loop with nothing to scale waits for the watches' threads. Later they end by themselves.
 """
 
 
-class ClusterWatches:
+class ClusterWatches(InformerGroup):
     """The watches of nodes and pods.
 
     Args:
@@ -51,39 +46,16 @@ class ClusterWatches:
         self.pods = Informer(source, Scope(api.PODS, namespace), keep=kept_pod)
         self.nodes.on_change(node_changed)
         self.pods.on_change(pod_changed)
-        for informer in (self.nodes, self.pods):
-            informer.on_error(functools.partial(_complain, without, informer.scope))
-
-    @property
-    def synced(self) -> bool:
-        """Whether everything is listed."""
-        return self.nodes.synced and self.pods.synced
-
-    def start(self) -> None:
-        """Begin to watch."""
-        self.nodes.start()
-        self.pods.start()
-
-    def wait_synced(self, seconds: float) -> bool:
-        """Wait until everything is listed. Returns False on time-out."""
-        return self.nodes.wait_synced(seconds) and self.pods.wait_synced(seconds)
-
-    def stop(self, seconds: float) -> None:
-        """Stop both watches, and wait at most this long in total for their threads."""
-        deadline = time.monotonic() + seconds
-        for informer in (self.nodes, self.pods):
-            informer.stop(join_seconds=0)
-        for informer in (self.nodes, self.pods):
-            informer.stop(max(0.0, deadline - time.monotonic()))
+        super().__init__((self.nodes, self.pods), functools.partial(_log_failure, without))
 
 
 class OnDemandWatches:
-    """Watches that run only while a planner needs them.
+    """Watches that run only while a scaling loop needs them.
 
     Args:
         cluster, namespace, without: see `ClusterWatches`.
         ask: called when a node's capacity or placement rules change. Not called for the first list, which is
-            planned with anyway.
+            decided with anyway.
         room_freed: called when a pod that has held a place on a node ends or is deleted.
     """
 
@@ -117,12 +89,12 @@ class OnDemandWatches:
 
     def _node_changed(self, change: ObjectChange) -> None:
         watches = self._watches
-        if watches is not None and watches.synced and _offers_otherwise(change):
+        if watches is not None and not watches.unlisted and _offers_otherwise(change):
             self._ask()
 
     def _pod_changed(self, change: ObjectChange) -> None:
         watches = self._watches
-        if watches is not None and watches.synced and _frees_room(change):
+        if watches is not None and not watches.unlisted and _frees_room(change):
             self._room_freed()
 
 
@@ -134,17 +106,16 @@ def _frees_room(change: ObjectChange) -> bool:
 
 
 def _offers_otherwise(change: ObjectChange) -> bool:
-    """Whether a change of a node affects plans: its capacity, or which pods it accepts."""
+    """Whether a change of a node affects decisions: its capacity, or which pods it accepts."""
     old = change.old
     return old is None or change.type is EventType.DELETED or _offer(change.object) != _offer(old)
 
 
 def _offer(node: Object) -> tuple[Any, ...]:
-    """The parts of a node on which a plan depends."""
+    """The parts of a node on which a decision depends."""
     fields = ("allocatable", "unschedulable", "taints", "notReadySince")
     return node["metadata"].get("labels"), *(node[name] for name in fields)
 
 
-def _complain(without: str, scope: Scope, error: EdlError, failures: int) -> None:
-    if failures % COMPLAIN_EVERY == 1:
-        log.warning("watch failed; trying again", consequence=without, watch=str(scope), error=str(error))
+def _log_failure(without: str, scope: Scope, error: EdlError) -> None:
+    log.warning("watch failed; trying again", consequence=without, watch=str(scope), error=str(error))

@@ -1,9 +1,9 @@
-"""The input of the fulfilment planner, built from jobs, nodes and pods. Pure.
+"""The input of the fulfilment algorithm, built from jobs, nodes and pods. Pure.
 
 A pending pod that is not an instance of a candidate, for example a job's parameter server or master, is
-passed to the planner as a job of its own, for which it makes room. The planner considers only some placement
-rules: node selectors, required node affinity and taints. The scheduler, which finally places the pods,
-applies all rules.
+passed to the algorithm as a job of its own, for which it makes room. The algorithm considers only some
+placement rules: node selectors, required node affinity and taints. The scheduler, which finally places the
+pods, applies all rules.
 """
 
 import math
@@ -48,7 +48,7 @@ class ScalingCandidate:
 
 @dataclass(frozen=True)
 class FulfilmentRequest:
-    """The input of `plan_fulfilment`.
+    """The input of `decide_fulfilment`.
 
     Attributes:
         jobs: candidates by key, and pending pods.

@@ -14,19 +14,19 @@ from edl_workflows.core.exceptions import EdlError, NotFoundError
 from edl_workflows.core.jobs import kinds
 from edl_workflows.core.jobs.actions import InstallationSettings
 from edl_workflows.core.jobs.di_job.kind import DI_JOB
-from edl_workflows.core.jobs.kind import Kind, Source
+from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.kubernetes import names
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.events import Recorder
-from edl_workflows.runtime.kube.resources import ALL_NAMESPACES
+from edl_workflows.runtime.kube.resources import ALL_NAMESPACES, Scope
 from edl_workflows.services.controller.allocator import Allocator, AllocatorOptions
 from edl_workflows.services.controller.apply import Applier
 from edl_workflows.services.controller.metrics import ControllerMetrics
 from edl_workflows.services.controller.observed_cluster import JobGroup, ObservedCluster
-from edl_workflows.services.controller.planner import Planner, PlannerContext
 from edl_workflows.services.controller.queue import WorkQueue
 from edl_workflows.services.controller.reconciler import Reconciler
+from edl_workflows.services.controller.scaling_loop import ScalingContext, ScalingLoop
 
 if TYPE_CHECKING:
     from edl_workflows.services.controller.autoscaler import AutoscalerOptions
@@ -36,10 +36,6 @@ log = structlog.get_logger(__name__)
 STOP_SECONDS = 20.0
 """Longest duration of `Manager.stop`, even if decisions are in progress; below a pod's default grace period
 of 30 s."""
-COMPLAIN_EVERY = 20
-"""A failing watch is logged the first time and then every 20th time, which is every five minutes at the
-longest delay.
-"""
 
 
 def _left(deadline: float) -> float:
@@ -88,20 +84,20 @@ class Manager:
         isolated = options.settings.network_policies
         job_kinds = tuple(kind.isolated() if isolated else kind for kind in options.kinds)
         sources = kinds.watched_sources(job_kinds)
-        self.world = ObservedCluster(observed, options.namespace, sources, self._queue.add, self._complain)
+        self.world = ObservedCluster(observed, options.namespace, sources, self._queue.add, self._log_failure)
         recorder = Recorder(observed, names.CONTROLLER)
         applier = Applier(observed, self.world, recorder, guard)
         self._reconciler = Reconciler(
             self.world, applier, job_kinds, options.settings, lambda: dt.datetime.now(dt.UTC), metrics
         )
-        context = PlannerContext(
+        context = ScalingContext(
             observed, options.namespace, self.world, options.settings, guard, self._queue.add, metrics
         )
-        self._loops: list[Planner] = []
+        self._loops: list[ScalingLoop] = []
         if DI_JOB in options.kinds:
             self._loops.append(Allocator(context, options.allocator))
         if options.autoscaler is not None:
-            # Imported only if it is used, because its planner imports numpy, which takes memory.
+            # Imported only if it is used, because its algorithm imports numpy, which takes memory.
             from edl_workflows.services.controller.autoscaler import Autoscaler
 
             self._loops.append(Autoscaler(context, options.autoscaler, options.kinds, recorder))
@@ -134,7 +130,7 @@ class Manager:
 
     def waits_for(self) -> list[str]:
         """The resources that must be listed before decisions are made; empty when ready."""
-        return [f"not listed yet: {plural}" for plural in self.world.behind]
+        return [f"not listed yet: {scope.resource.plural}" for scope in self.world.unlisted]
 
     def problems(self) -> list[str]:
         """Problems that only a restart of the process solves."""
@@ -171,16 +167,15 @@ class Manager:
         if outcome.requeue_after is not None:
             self._queue.add_after(group, outcome.requeue_after)
 
-    def _complain(self, source: Source, error: EdlError, failures: int) -> None:
-        if failures % COMPLAIN_EVERY != 1:
-            return
+    def _log_failure(self, scope: Scope, error: EdlError) -> None:
+        resource = scope.resource
         if isinstance(error, NotFoundError):
             log.error(
                 "the API server does not have this kind: "
                 "install the CRDs with `edl crds install`; trying again"
-                if any(source is kind.source for kind in self._options.kinds)
+                if any(resource == kind.source.api for kind in self._options.kinds)
                 else "the API server does not have this kind: it is older than Kubernetes 1.29; trying again",
-                resource=f"{source.api.plural}.{source.api.group}",
+                resource=f"{resource.plural}.{resource.group}",
             )
         else:
-            log.warning("watch failed; trying again", resource=source.api.plural, error=str(error))
+            log.warning("watch failed; trying again", resource=resource.plural, error=str(error))

@@ -45,13 +45,13 @@ class ControllerMetrics(ProcessMetrics):
             registry=self.registry,
         )
 
-        self._plan_seconds = Histogram(
+        self._decision_seconds = Histogram(
             "edl_controller_autoscaler_seconds",
             "Time of one plan of the autoscaler.",
             buckets=SECONDS,
             registry=self.registry,
         )
-        self._planned = Gauge(
+        self._decided = Gauge(
             "edl_controller_autoscaler_jobs",
             "Jobs that the autoscaler's last plan changes, and jobs that it leaves below their maximum.",
             ["result"],
@@ -80,7 +80,7 @@ class ControllerMetrics(ProcessMetrics):
         self._unallocated.set(jobs)
 
     def autoscaled(self, seconds: float, changed: int, held_back: int) -> None:
-        """Note the autoscaler's plan, which took `seconds`."""
-        self._plan_seconds.observe(seconds)
-        self._planned.labels("changed").set(changed)
-        self._planned.labels("held back").set(held_back)
+        """Note the autoscaler's decision, which took `seconds`."""
+        self._decision_seconds.observe(seconds)
+        self._decided.labels("changed").set(changed)
+        self._decided.labels("held back").set(held_back)

@@ -4,7 +4,6 @@ There is one informer for each `Source`. The controller puts what it writes into
 decision is based on a state older than the controller's own last write.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from edl_workflows.core.jobs.kind import Source
 from edl_workflows.runtime.kube.cache import ObjectChange
 from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
 from edl_workflows.runtime.kube.informer import Informer
+from edl_workflows.runtime.kube.informer_group import InformerGroup
 from edl_workflows.runtime.kube.resources import Object, Scope, key_of
 
 log = structlog.get_logger(__name__)
@@ -41,7 +41,7 @@ def group_of(source: Source, obj: Mapping[str, Any]) -> JobGroup | None:
     return JobGroup(obj["metadata"].get("namespace") or "", job) if job else None
 
 
-class ObservedCluster:
+class ObservedCluster(InformerGroup):
     """The informers of all sources.
 
     Args:
@@ -49,7 +49,7 @@ class ObservedCluster:
         namespace: the watched namespace, or `ALL_NAMESPACES`.
         sources: what to watch.
         on_change: called with each group in which something changed, from an informer's thread.
-        on_error: called if a source can't be watched, with the error and the number of failures in a row.
+        report: see `InformerGroup`.
     """
 
     def __init__(
@@ -58,62 +58,39 @@ class ObservedCluster:
         namespace: str,
         sources: Sequence[Source],
         on_change: Callable[[JobGroup], None],
-        on_error: Callable[[Source, EdlError, int], None],
+        report: Callable[[Scope, EdlError], None],
     ) -> None:
         self._notify = on_change
-        self._report = on_error
-        self._informers = {
+        self._by_source = {
             source: self._informer(ClusterSource.of(cluster), namespace, source) for source in sources
         }
+        super().__init__(self._by_source.values(), report)
         self._sources: dict[tuple[str, str], list[Source]] = {}
         for source in sources:
             self._sources.setdefault((source.api.api_version, source.api.kind), []).append(source)
 
-    def start(self) -> None:
-        """Begin to watch."""
-        for informer in self._informers.values():
-            informer.start()
-
-    def stop(self, seconds: float) -> None:
-        """Stop all watches, and wait at most this long in total for their threads."""
-        deadline = time.monotonic() + seconds
-        for informer in self._informers.values():
-            informer.stop(join_seconds=0)
-        for informer in self._informers.values():
-            informer.stop(max(0.0, deadline - time.monotonic()))
-
-    @property
-    def behind(self) -> list[str]:
-        """The plural names of the resources that are not listed yet; empty once decisions can be made."""
-        return [source.api.plural for source, informer in self._informers.items() if not informer.synced]
-
-    def wait_synced(self, seconds: float) -> bool:
-        """Wait until everything is listed. Returns False on time-out."""
-        deadline = time.monotonic() + seconds
-        return all(i.wait_synced(max(0.0, deadline - time.monotonic())) for i in self._informers.values())
-
     def of_group(self, source: Source, group: JobGroup) -> list[Object]:
         """The objects of a source that belong to the group, by name."""
-        return self._informers[source].cache.by_index("group", str(group))
+        return self._by_source[source].cache.by_index("group", str(group))
 
     def items(self, source: Source) -> list[Object]:
         """All objects of a source."""
-        return self._informers[source].cache.items()
+        return self._by_source[source].cache.items()
 
     def listen(self, source: Source, listener: Callable[[ObjectChange], None]) -> None:
         """Call `listener` with each change of a source's objects, except our own writes, from the informer's
         thread."""
-        self._informers[source].on_change(listener)
+        self._by_source[source].on_change(listener)
 
     def wrote(self, obj: Object) -> None:
         """Put an object that we have written into the cache, as the server returned it."""
         for source in self._sources_of(obj):
-            self._informers[source].put(obj)
+            self._by_source[source].put(obj)
 
     def removed(self, obj: Object) -> None:
         """Remove an object that we have deleted from the cache."""
         for source in self._sources_of(obj):
-            self._informers[source].remove(obj)
+            self._by_source[source].remove(obj)
 
     def find(self, api_version: str, kind: str, group: JobGroup, name: str) -> Object | None:
         """The cached object of the group by kind and name."""
@@ -140,5 +117,4 @@ class ObservedCluster:
 
         informer = Informer(cluster, scope, {"group": index}, source.keep)
         informer.on_change(changed)
-        informer.on_error(lambda error, failures: self._report(source, error, failures))
         return informer

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from edl_workflows.core.backoff import Backoff
+
 Key = TypeVar("Key", bound=Hashable)
 
 MIN_BACKOFF = 0.05
@@ -76,7 +78,7 @@ class WorkQueue(Generic[Key]):
         """
         with self._changed:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
-        delay = min(MAX_BACKOFF, MIN_BACKOFF * 2.0 ** min(failures - 1, 30))
+        delay = Backoff(MIN_BACKOFF, MAX_BACKOFF).delay(failures)
         self.add_after(key, delay)
         return delay
 

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from edl_workflows.core.jobs import manifests
+from edl_workflows.core.jobs.cache_fields import head_of
 from edl_workflows.core.jobs.di_job import elastic, pods
 from edl_workflows.core.jobs.di_job.model import DIJob, Task
 from edl_workflows.core.kubernetes import demand, names
@@ -38,7 +39,7 @@ def kept_node(node: Object) -> dict[str, Any]:
     ready."""
     spec, status = node.get("spec") or {}, node.get("status") or {}
     ready: Object = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
-    return _head(node) | {
+    return head_of(node, _HEAD) | {
         "allocatable": {PODS: math.inf} | demand.parse_amounts(status.get("allocatable") or {}),
         "unschedulable": bool(spec.get("unschedulable")),
         "taints": [taint for taint in spec.get("taints") or () if taint.get("effect") in _REPELLING],
@@ -49,7 +50,7 @@ def kept_node(node: Object) -> dict[str, Any]:
 def kept_pod(pod: Object) -> dict[str, Any]:
     """The parts of a pod that the cache keeps: its requests, its node, and whether it has ended."""
     spec = pod.get("spec") or {}
-    return _head(pod) | {
+    return head_of(pod, _HEAD) | {
         "node": spec.get("nodeName") or "",
         "over": manifests.has_ended(pod),
         "succeeded": manifests.pod_phase(pod) == "Succeeded",
@@ -307,11 +308,6 @@ def _job_key(pod: Object) -> str:
     labels = pod["metadata"].get("labels") or {}
     name = labels.get(pods.JOB_LABEL) if labels.get(pods.OPERATOR_LABEL) == pods.OPERATOR else None
     return f"{pod['metadata'].get('namespace')}/{name}" if name else ""
-
-
-def _head(obj: Object) -> dict[str, Any]:
-    metadata = {key: obj["metadata"][key] for key in _HEAD if key in obj["metadata"]}
-    return {"apiVersion": obj.get("apiVersion"), "kind": obj.get("kind"), "metadata": metadata}
 
 
 def _less(amounts: Resources, taken: Resources) -> dict[str, float]:

@@ -14,15 +14,12 @@ from edl_workflows.core.kubernetes import api
 from edl_workflows.runtime.kube.cache import ObjectChange
 from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
 from edl_workflows.runtime.kube.informer import Informer
+from edl_workflows.runtime.kube.informer_group import InformerGroup
 from edl_workflows.runtime.kube.resources import Object, ObjectKey, Scope
 from edl_workflows.runtime.kube.watch import EventType
 from edl_workflows.services.di_server import replicas
 
 log = structlog.get_logger(__name__)
-
-COMPLAIN_EVERY = 20
-"""A failing watch is logged the first time and then every 20th time, which is every five minutes at the
-longest delay."""
 
 GATHER_SECONDS = 0.1
 """Changes of a job's pods come in bursts: waiters are woken this long after the first change."""
@@ -30,7 +27,7 @@ GATHER_SECONDS = 0.1
 Found = TypeVar("Found")
 
 
-class JobCaches:
+class JobCaches(InformerGroup):
     """Caches of the jobs and their pods.
 
     Args:
@@ -52,20 +49,7 @@ class JobCaches:
         self._changed: dict[ObjectKey, int] = {}
         self._jobs.on_change(self._job_changed)
         self._pods.on_change(self._record_pod_change)
-        for informer in (self._jobs, self._pods):
-            informer.on_error(_complain)
-
-    def start(self) -> None:
-        self._jobs.start()
-        self._pods.start()
-
-    def stop(self) -> None:
-        for informer in (self._jobs, self._pods):
-            informer.stop()
-
-    def waits_for(self) -> list[str]:
-        """The resources that must be listed before requests can be answered; empty when ready."""
-        return [f"not listed yet: {i.scope}" for i in (self._jobs, self._pods) if not i.synced]
+        super().__init__((self._jobs, self._pods), _log_failure)
 
     def job(self, key: ObjectKey) -> Object:
         """A job in the cache.
@@ -162,9 +146,7 @@ def _by_job(pod: Object) -> list[str]:
     return [str(ObjectKey(pod["metadata"].get("namespace") or "", replicas.job_of(pod)))]
 
 
-def _complain(error: EdlError, failures: int) -> None:
-    if failures % COMPLAIN_EVERY != 1:
-        return
+def _log_failure(_scope: Scope, error: EdlError) -> None:
     if isinstance(error, NotFoundError):
         log.error("the API server has no DIJobs: install the CRDs with `edl crds install`; trying again")
     else:

@@ -1,12 +1,14 @@
-"""The master's HTTP API: routes enter messages into the state and answer from what is stored. It holds no
-rules.
+"""The master's HTTP API: a route enters its message into the state and answers from what is stored. It holds
+no rules.
 
-Every request except `/healthz` and `/metrics` carries the job's bearer token; bodies are bounded.
+Paths, models and durability are those of `edl_workflows.core.protocol.routes`. Every request except those to
+open routes carries the job's bearer token; bodies are bounded.
 """
 
-import time
+import functools
+import inspect
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Query, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -14,18 +16,17 @@ from starlette.types import ASGIApp, Scope
 
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.protocol import routes
 from edl_workflows.core.protocol.cluster import CheckpointRef
 from edl_workflows.core.protocol.datasets import (
-    AckReply,
     AckRequest,
     DatasetName,
     DatasetParams,
     DatasetProgress,
-    LeaseReply,
     LeaseRequest,
-    LeaseState,
     StreamUpdate,
 )
+from edl_workflows.core.protocol.message import Message
 from edl_workflows.core.protocol.nodes import (
     CheckReport,
     CrashReport,
@@ -34,7 +35,6 @@ from edl_workflows.core.protocol.nodes import (
     ExitVerdict,
     Heartbeat,
     NodeRef,
-    NodeType,
     PresenceReport,
     ProcessReport,
     Registration,
@@ -64,20 +64,20 @@ from edl_workflows.runtime.process.http_api import (
 )
 from edl_workflows.services.master.master import Master, WriteUrgency
 from edl_workflows.services.master.metrics import render_metrics
-from edl_workflows.services.master.state import goodput_steps, messages, model_messages, sync, views
+from edl_workflows.services.master.state import messages, model_messages, training_messages, views
 from edl_workflows.services.master.state.nodes import standstill
 
 MAX_BODY = 16 * 2**20
 """Bytes. The largest sensible message, 10,000 failed shards with a reason each, has about 12 MB."""
 BODY_SECONDS = 30.0
 """Seconds in which a body must arrive."""
-MAX_WAIT = 30.0
-"""Longest long poll, in seconds."""
 NOTHING_NEW = Directive(revision=0)
 """The answer to an agent that has the newest directive."""
-OPEN_PATHS = frozenset({"/healthz", "/metrics"})
+OPEN_PATHS = frozenset(route.path for route in routes.ROUTES if route.open)
 
-Wait = Annotated[float, Query(ge=0, le=MAX_WAIT)]
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+WaitQuery = Annotated[routes.WaitQuery, Query()]
+GROUPED = WriteUrgency.GROUPED
 
 
 def create_app(master: Master, token: str) -> FastAPI:
@@ -89,254 +89,227 @@ def create_app(master: Master, token: str) -> FastAPI:
     """
     app = FastAPI(title="edl-workflows job master", version="1", docs_url=None, redoc_url=None)
     add_error_handlers(app, _error_body, {InvalidError: 400})
-    answers = _DirectiveAnswers(master)
-    _node_routes(app, master, answers)
-    _process_routes(app, master, answers)
-    _check_routes(app, master, answers)
-    _checkpoint_routes(app, master, answers)
-    _dataset_routes(app, master)
-    _sync_routes(app, master)
+    server = _RouteServer(app, master)
+    _node_routes(server, master)
+    _process_routes(server, master)
+    _checkpoint_routes(server, master)
+    _dataset_routes(server, master)
+    _sync_routes(server, master)
     _info_routes(app, master)
     app.add_middleware(MasterGuard, token=token)
     return app
 
 
-def _node_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") -> None:
-    state = master.state
+class _RouteServer:
+    """Serves routes of the table by functions. The answer of a durable route waits until the change is
+    stored. If the function returns None, the answer is the sender's directive.
 
-    @app.post("/v1/nodes", response_model=Directive)
-    async def register(message: Registration) -> Response:
-        messages.register_node(state, message, master.now())
-        return await answers.once_stored(message.node)
-
-    @app.post("/v1/nodes/heartbeat", response_model=Directive)
-    async def heartbeat(message: Heartbeat) -> Response:
-        messages.record_heartbeat(state, message, master.now())
-        return answers.of(master.directive(message.node), message.known)
-
-    @app.get("/v1/directive", response_model=Directive)
-    async def directive(
-        node_type: Annotated[NodeType, Query(alias="type")],
-        node_id: Annotated[int, Query(alias="id", ge=0)],
-        after: int = 0,
-        wait: Wait = MAX_WAIT,
-    ) -> Response:
-        return answers.of(await master.next_directive(NodeRef(type=node_type, id=node_id), after, wait))
-
-    @app.post("/v1/nodes/exit")
-    async def exited(message: ExitReport) -> ExitVerdict:
-        while (verdict := messages.decide_exit(state, message, master.now())) is None:
-            await master.moved(0.5)
-        await master.durable(master.changed(WriteUrgency.NOW))
-        return verdict
-
-    @app.post("/v1/steps", response_model=Directive)
-    async def step(message: StepReport) -> Response:
-        before = state.versions
-        messages.record_step_report(state, message)
-        state.measure_records(master.now())
-        standstill.note_sign(state, message, master.now())
-        if state.versions is not before:
-            await master.durable(master.changed(WriteUrgency.NOW))
-        else:
-            master.touched(WriteUrgency.LAZY)
-        return answers.of(master.directive(message.node), message.known)
-
-
-def _process_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") -> None:
-    state = master.state
-
-    @app.post("/v1/processes", response_model=Directive)
-    async def process(message: ProcessReport) -> Response:
-        messages.record_process_report(state, message)
-        goodput_steps.count_save(state, message, master.now())
-        return await answers.once_stored(message.node)
-
-    @app.post("/v1/processes/presence", response_model=Directive)
-    async def present(message: PresenceReport) -> Response:
-        standstill.note_sign(state, message, master.now())
-        return answers.of(master.directive(message.node), message.known)
-
-    @app.post("/v1/processes/crashes", response_model=Directive)
-    async def crashed(message: CrashReport) -> Response:
-        messages.record_crash_report(state, message)
-        return await answers.once_stored(message.node)
-
-    @app.post("/v1/processes/deaths", response_model=Directive)
-    async def died(message: ExitReport) -> Response:
-        messages.record_death_report(state, message)
-        return await answers.once_stored(message.node)
-
-    @app.post("/v1/result")
-    async def result(message: ResultReport) -> ResultReceipt:
-        kept = messages.record_function_result(state, message)
-        await master.durable(master.changed(WriteUrgency.NOW))
-        return ResultReceipt(kept=kept)
-
-
-def _check_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") -> None:
-    @app.post("/v1/nodes/stacks", response_model=Directive)
-    async def stacks(message: StackReport) -> Response:
-        standstill.record_stacks(master.state, message)
-        master.touched(WriteUrgency.GROUPED)
-        return answers.of(master.directive(message.node))
-
-    @app.post("/v1/nodes/check", response_model=Directive)
-    async def checked(message: CheckReport) -> Response:
-        messages.record_check_report(master.state, message)
-        return await answers.once_stored(message.node, WriteUrgency.GROUPED)
-
-
-def _checkpoint_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") -> None:
-    state = master.state
-
-    @app.post("/v1/checkpoints")
-    async def begin(message: CheckpointBegin) -> CheckpointTicket:
-        ticket = model_messages.begin_checkpoint(state, message, master.now())
-        await master.durable(master.changed(WriteUrgency.NOW))
-        position = ticket.position.model_dump(mode="json", exclude_defaults=True)
-        return CheckpointTicket(id=ticket.id, position=position)
-
-    @app.post("/v1/checkpoints/restored", response_model=Directive)
-    async def restored(message: CheckpointRestore) -> Response:
-        model_messages.record_restored_checkpoint(state, message, master.now())
-        return await answers.once_stored(message.node)
-
-    @app.post("/v1/checkpoints/model")
-    async def model(message: ModelReport) -> ModelVerdict:
-        verdict = model_messages.record_model_report(state, message)
-        await master.durable(master.changed(WriteUrgency.NOW))
-        return verdict
-
-    @app.post("/v1/checkpoints/damaged", response_model=Directive)
-    async def damaged(message: CheckpointDamage) -> Response:
-        model_messages.record_damaged_checkpoint(state, message)
-        return await answers.once_stored(message.node)
-
-    @app.post("/v1/checkpoints/{ticket}")
-    async def end(ticket: str, message: CheckpointEnd) -> CheckpointRef:
-        model_messages.end_checkpoint(state, ticket, message, master.now())
-        await master.durable(master.changed(WriteUrgency.NOW))
-        return CheckpointRef(uri=message.uri, step=message.step)
-
-
-def _dataset_routes(app: FastAPI, master: Master) -> None:
-    shards = master.state.shards
-
-    @app.post("/v1/datasets")
-    async def register(message: DatasetParams) -> DatasetProgress:
-        master.check_room(len(message.model_dump_json(exclude_defaults=True)))
-        progress = shards.register(message)
-        await master.durable(master.changed(WriteUrgency.NOW))
-        return progress
-
-    @app.post("/v1/datasets/{name}/lease")
-    async def lease(name: DatasetName, request: Request) -> Response:
-        # Parsed and serialized without FastAPI's own conversion, which is too slow for the data plane.
-        message = parse_body(LeaseRequest, await request.body())
-        node = messages.find_node(master.state, message.node)
-        if node is None or not node.live or not views.may_lease(master.state, message.version):
-            reply = LeaseReply(state=LeaseState.WAIT, reason="this process is not to train now")
-        else:
-            reply = shards.lease(name, message, master.now())
-            master.touched(WriteUrgency.GROUPED)
-        return _json(reply)
-
-    @app.post("/v1/datasets/{name}/ack")
-    async def acknowledge(name: DatasetName, request: Request) -> Response:
-        message = parse_body(AckRequest, await request.body())
-        reply: AckReply = shards.acknowledge(name, message, master.now())
-        now = master.now()
-        master.state.volatile.statistics.record_shards(str(message.node), reply.accepted, now)
-        master.state.measure_records(now)
-        await master.durable(master.touched(WriteUrgency.GROUPED))
-        return _json(reply)
-
-    @app.post("/v1/datasets/{name}/offsets")
-    async def update(name: DatasetName, message: StreamUpdate) -> DatasetProgress:
-        progress = shards.update(name, message)
-        await master.durable(master.touched(WriteUrgency.GROUPED))
-        return progress
-
-    @app.get("/v1/datasets/{name}")
-    async def progress(name: DatasetName) -> DatasetProgress:
-        return shards.progress(name)
-
-
-def _sync_routes(app: FastAPI, master: Master) -> None:
-    state = master.state
-
-    def running() -> list[str]:
-        return [str(node) for node in state.trainers]
-
-    async def awaited(done: Callable[[], bool], seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while not done() and (left := deadline - time.monotonic()) > 0:
-            await master.moved(left)
-
-    @app.post("/v1/sync/{name}")
-    async def join(name: SyncName, message: SyncJoin) -> SyncState:
-        messages.find_node(state, message.node)
-        state.sync = sync.join_group(state.sync, name, str(message.node), running())
-        await master.durable(master.changed(WriteUrgency.GROUPED))
-        return sync.group_state(state.sync, name, running())
-
-    @app.get("/v1/sync/{name}")
-    async def group(name: SyncName, wait: Wait = 0.0) -> SyncState:
-        await awaited(lambda: sync.group_state(state.sync, name, running()).finished, wait)
-        return sync.group_state(state.sync, name, running())
-
-    @app.post("/v1/barriers/{name}")
-    async def open_barrier(name: SyncName) -> BarrierState:
-        state.sync = sync.open_barrier(state.sync, name)
-        await master.durable(master.changed(WriteUrgency.GROUPED))
-        return BarrierState(open=True)
-
-    @app.get("/v1/barriers/{name}")
-    async def barrier(name: SyncName, wait: Wait = 0.0) -> BarrierState:
-        await awaited(lambda: name in state.sync.barriers, wait)
-        return BarrierState(open=name in state.sync.barriers)
-
-
-def _info_routes(app: FastAPI, master: Master) -> None:
-    @app.get("/v1/status")
-    async def status() -> dict[str, Any]:
-        return views.status_report(master.state, master.now())
-
-    @app.get("/healthz")
-    async def healthz() -> Response:
-        return Response("ok", media_type="text/plain")
-
-    @app.get("/metrics")
-    async def metrics() -> Response:
-        return Response(render_metrics(master), media_type=CONTENT_TYPE_LATEST)
-
-
-class _DirectiveAnswers:
-    """Directives as JSON responses. The directive of a large training group is long and is sent to every
-    member, so its JSON is cached.
+    The directive of a large training group is long and is sent to every member, so its JSON is cached.
     """
 
-    def __init__(self, master: Master) -> None:
+    def __init__(self, app: FastAPI, master: Master) -> None:
+        self._app = app
         self._master = master
         self._texts: dict[bool, tuple[int, bytes]] = {}
 
-    async def once_stored(self, node: NodeRef, urgency: WriteUrgency = WriteUrgency.NOW) -> Response:
-        """Wait until a report's change to the state is stored, then answer with the node's directive."""
-        await self._master.durable(self._master.changed(urgency))
-        return self.of(self._master.directive(node))
+    def serve(
+        self,
+        route: routes.Route[Any, Any],
+        urgency: WriteUrgency | None = WriteUrgency.NOW,
+        *,
+        consequences: bool = True,
+        documented: bool = True,
+    ) -> Callable[[Handler], Handler]:
+        """Decorate the function that answers a route.
 
-    def of(self, directive: Directive, agent_revision: int = -1) -> Response:
-        """The answer to an agent that has revision `agent_revision`: the directive if it is newer, else
+        Args:
+            route: a route of the table.
+            urgency: how soon its change must be stored; None: it changes nothing, or the function sees to it.
+            consequences: whether consequences of the change are derived.
+            documented: whether OpenAPI describes the answer.
+        """
+
+        def decorate(function: Handler) -> Handler:
+            @functools.wraps(function)
+            async def endpoint(**arguments: Any) -> Any:
+                answer = function(**arguments)
+                if inspect.isawaitable(answer):
+                    answer = await answer
+                if urgency is not None:
+                    change = (self._master.changed if consequences else self._master.touched)(urgency)
+                    if route.durable:
+                        await self._master.durable(change)
+                if answer is None:
+                    message = arguments["message"]
+                    return self.render(self._master.directive(message.node), getattr(message, "known", -1))
+                return answer
+
+            model = route.answer if documented else None
+            self._app.api_route(route.path, methods=[route.method], response_model=model)(endpoint)
+            return function
+
+        return decorate
+
+    def render(self, directive: Directive, known: int = -1) -> Response:
+        """The answer to an agent that has revision `known`: the directive if it is newer, else
         `NOTHING_NEW`.
         """
-        fresh = directive if directive.revision > agent_revision else NOTHING_NEW
+        fresh = directive if directive.revision > known else NOTHING_NEW
         revision, text = self._texts.get(fresh.stop, (-1, b""))
         if revision != fresh.revision:
             text = fresh.model_dump_json().encode()
             if fresh is directive:
                 self._texts[fresh.stop] = fresh.revision, text
         return Response(text, media_type="application/json")
+
+
+def _node_routes(server: _RouteServer, master: Master) -> None:
+    state = master.state
+
+    @server.serve(routes.REGISTER)
+    def register(message: Registration) -> None:
+        messages.register_node(state, message, master.now())
+
+    @server.serve(routes.HEARTBEAT, None)
+    def heartbeat(message: Heartbeat) -> None:
+        messages.record_heartbeat(state, message, master.now())
+
+    @server.serve(routes.DIRECTIVE, None)
+    async def directive(query: Annotated[routes.DirectiveQuery, Query()]) -> Response:
+        node = NodeRef(type=query.type, id=query.id)
+        return server.render(await master.next_directive(node, query.after, query.wait))
+
+    @server.serve(routes.EXIT)
+    async def exited(message: ExitReport) -> ExitVerdict:
+        while (verdict := messages.decide_exit(state, message, master.now())) is None:
+            await master.moved(0.5)
+        return verdict
+
+    @server.serve(routes.STACKS, GROUPED, consequences=False)
+    def stacks(message: StackReport) -> None:
+        standstill.record_stacks(state, message)
+
+    @server.serve(routes.NODE_CHECK, GROUPED)
+    def checked(message: CheckReport) -> None:
+        messages.record_check_report(state, message)
+
+
+def _process_routes(server: _RouteServer, master: Master) -> None:
+    state = master.state
+
+    @server.serve(routes.PROCESS)
+    def process(message: ProcessReport) -> None:
+        training_messages.record_process(state, message, master.now())
+
+    @server.serve(routes.PRESENCE, None)
+    def present(message: PresenceReport) -> None:
+        standstill.note_sign(state, message, master.now())
+
+    @server.serve(routes.CRASH)
+    def crashed(message: CrashReport) -> None:
+        messages.record_crash_report(state, message)
+
+    @server.serve(routes.DEATH)
+    def died(message: ExitReport) -> None:
+        messages.record_death_report(state, message)
+
+    @server.serve(routes.STEP, None)
+    async def step(message: StepReport) -> None:
+        if training_messages.record_step(state, message, master.now()):
+            await master.durable(master.changed(WriteUrgency.NOW))
+        else:
+            master.touched(WriteUrgency.LAZY)
+
+    @server.serve(routes.RESULT)
+    def result(message: ResultReport) -> ResultReceipt:
+        return ResultReceipt(kept=messages.record_function_result(state, message))
+
+
+def _checkpoint_routes(server: _RouteServer, master: Master) -> None:
+    state = master.state
+
+    @server.serve(routes.BEGIN_CHECKPOINT)
+    def begin(message: CheckpointBegin) -> CheckpointTicket:
+        return model_messages.begin_checkpoint(state, message, master.now()).to_message()
+
+    @server.serve(routes.RESTORED_CHECKPOINT)
+    def restored(message: CheckpointRestore) -> None:
+        model_messages.record_restored_checkpoint(state, message, master.now())
+
+    @server.serve(routes.DAMAGED_CHECKPOINT)
+    def damaged(message: CheckpointDamage) -> None:
+        model_messages.record_damaged_checkpoint(state, message)
+
+    @server.serve(routes.MODEL)
+    def model(message: ModelReport) -> ModelVerdict:
+        return model_messages.record_model_report(state, message)
+
+    @server.serve(routes.END_CHECKPOINT)  # after those whose paths it matches, too
+    def end(ticket: str, message: CheckpointEnd) -> CheckpointRef:
+        return model_messages.end_checkpoint(state, ticket, message, master.now())
+
+
+def _dataset_routes(server: _RouteServer, master: Master) -> None:
+    state = master.state
+
+    @server.serve(routes.DATASET)
+    def register(message: DatasetParams) -> DatasetProgress:
+        return training_messages.register_dataset(state, message, master.store_use)
+
+    # Parsed and serialized without FastAPI's own conversion, which is too slow for the data plane.
+    @server.serve(routes.LEASE, GROUPED, consequences=False, documented=False)
+    async def lease(name: DatasetName, request: Request) -> Response:
+        message = parse_body(LeaseRequest, await request.body())
+        return _json(training_messages.lease_shards(state, name, message, master.now()))
+
+    @server.serve(routes.ACKNOWLEDGE, GROUPED, consequences=False, documented=False)
+    async def acknowledge(name: DatasetName, request: Request) -> Response:
+        message = parse_body(AckRequest, await request.body())
+        return _json(training_messages.acknowledge_shards(state, name, message, master.now()))
+
+    @server.serve(routes.OFFSETS, GROUPED, consequences=False)
+    def update(name: DatasetName, message: StreamUpdate) -> DatasetProgress:
+        return state.shards.update(name, message)
+
+    @server.serve(routes.PROGRESS, None)
+    def progress(name: DatasetName) -> DatasetProgress:
+        return state.shards.progress(name)
+
+
+def _sync_routes(server: _RouteServer, master: Master) -> None:
+    state = master.state
+
+    @server.serve(routes.JOIN_SYNC, GROUPED)
+    def join(name: SyncName, message: SyncJoin) -> SyncState:
+        return training_messages.join_sync_group(state, name, message)
+
+    @server.serve(routes.SYNC, None)
+    async def group(name: SyncName, query: WaitQuery) -> SyncState:
+        await master.wait_until(lambda: training_messages.sync_group_state(state, name).finished, query.wait)
+        return training_messages.sync_group_state(state, name)
+
+    @server.serve(routes.OPEN_BARRIER, GROUPED)
+    def open_barrier(name: SyncName) -> BarrierState:
+        return training_messages.open_barrier(state, name)
+
+    @server.serve(routes.BARRIER, None)
+    async def barrier(name: SyncName, query: WaitQuery) -> BarrierState:
+        await master.wait_until(lambda: training_messages.barrier_state(state, name).open, query.wait)
+        return training_messages.barrier_state(state, name)
+
+
+def _info_routes(app: FastAPI, master: Master) -> None:
+    @app.get(routes.STATUS.path)
+    async def status() -> dict[str, Any]:
+        return views.status_report(master.state, master.now())
+
+    @app.get(routes.HEALTH.path)
+    async def healthz() -> Response:
+        return Response("ok", media_type="text/plain")
+
+    @app.get(routes.METRICS.path)
+    async def metrics() -> Response:
+        return Response(render_metrics(master), media_type=CONTENT_TYPE_LATEST)
 
 
 class MasterGuard(RequestGuard):
@@ -359,5 +332,5 @@ def _error_body(answer: ErrorAnswer) -> dict[str, Any]:
     return error_body(answer) | {"kind": answer.kind}
 
 
-def _json(message: LeaseReply | AckReply) -> Response:
+def _json(message: Message) -> Response:
     return Response(message.model_dump_json(exclude_defaults=True), media_type="application/json")

@@ -1,4 +1,4 @@
-"""The loop that plans a job's counts and sizes: takes samples, asks an optimizer, enters its answer into the
+"""The loop that sizes a job: takes samples, asks an optimizer, enters its answer into the
 state.
 
 Everything that does not wait for I/O is decided in `autoscale_steps`. An error here never ends the training:
@@ -14,17 +14,17 @@ from edl_workflows.core.protocol.brain import MAX_WORDS, JobEnd
 from edl_workflows.services.master.master import Master, WriteUrgency
 from edl_workflows.services.master.optimizers import Optimizers
 from edl_workflows.services.master.state.autoscale import autoscale_steps
-from edl_workflows.services.master.state.autoscale.autoscale_steps import planned_job
+from edl_workflows.services.master.state.autoscale.autoscale_steps import optimizer_job
 
 log = structlog.get_logger(__name__)
 
 
 class JobAutoscaler:
-    """Plans the counts and sizes of one job. Runs in the thread of the master's loop.
+    """Sizes one job. Runs in the thread of the master's loop.
 
     Args:
         master: the job's master.
-        optimizers: the optimizers that are asked for plans.
+        optimizers: the optimizers that are asked for advice.
     """
 
     def __init__(self, master: Master, optimizers: Optimizers | None = None) -> None:
@@ -34,7 +34,7 @@ class JobAutoscaler:
         self._looking = asyncio.Lock()
 
     async def begin(self) -> None:
-        """Plan the counts and sizes that the spec of a new job leaves open. Must be called before the
+        """Decide the counts and sizes that the spec of a new job leaves open. Must be called before the
         master's first commit, when no node exists yet.
         """
         state, now = self._master.state, self._master.now()
@@ -43,13 +43,13 @@ class JobAutoscaler:
             autoscale_steps.apply_first_answer(state, asked, await self._optimizers.ask(asked, now), now)
 
     async def run(self) -> None:
-        """Plan until cancelled."""
+        """Size the job until cancelled."""
         while True:
             await asyncio.sleep(autoscale_steps.autoscaling_intervals(self._master.state).sample)
             try:
                 async with self._looking:
                     await self.once()
-            except Exception:  # the job continues to train without plans
+            except Exception:  # the job continues to train as it is
                 log.exception("the job's counts and sizes could not be planned")
 
     async def end(self) -> None:
@@ -68,7 +68,7 @@ class JobAutoscaler:
 
     async def _report(self, now: float, end: JobEnd | None = None) -> None:
         state = self._master.state
-        job, ill = planned_job(state, now), tuple(state.volatile.statistics.ooms)
+        job, ill = optimizer_job(state, now), tuple(state.volatile.statistics.ooms)
         if await self._optimizers.report(replace(job, nodes=(*job.nodes, *ill)), end):
             for _ in ill:
                 state.volatile.statistics.ooms.popleft()
@@ -76,7 +76,7 @@ class JobAutoscaler:
     async def once(self) -> None:
         """Take a sample, and ask an optimizer when it is due."""
         state, now = self._master.state, self._master.now()
-        if not autoscale_steps.plans_own_size(state):
+        if not autoscale_steps.scales_itself(state):
             return
         autoscale_steps.record_sample(state, now)
         if autoscale_steps.uses_brain(state):

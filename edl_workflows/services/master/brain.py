@@ -1,7 +1,7 @@
 """HTTP client of a Brain service. Calls block. A failed call is not retried; the next call is a new attempt.
 
 Brain's answers are not trusted: an answer that can't be parsed, or whose numbers no job can have, is
-rejected. The caller limits a plan to the job's own bounds.
+rejected. The caller limits advice to the job's own bounds.
 """
 
 import ssl
@@ -26,16 +26,16 @@ from edl_workflows.core.protocol import brain
 from edl_workflows.core.protocol.brain import JobEnd
 from edl_workflows.core.protocol.message import Message, describe_problems
 from edl_workflows.core.scaling.dlrover.brain.messages import (
+    advice_of,
     limits_of,
     nodes_of,
-    plan_of,
     roles_of,
     sample_message,
     training_facts,
 )
 from edl_workflows.core.scaling.dlrover.brain.request import TrainingParameters
 from edl_workflows.core.scaling.dlrover.ps_stages import OptimizerQuestion
-from edl_workflows.core.scaling.dlrover.resources import OptimizerJob, ResourcePlan
+from edl_workflows.core.scaling.dlrover.resources import Advice, OptimizerJob
 from edl_workflows.core.scaling.dlrover.samples import JobSample, valid_samples
 from edl_workflows.training import addresses
 
@@ -155,8 +155,8 @@ class BrainClient:
             report = brain.MetricsReport(job=facts, samples=some, ooms=ooms, end=end)
             self._post("metrics", report, brain.MetricsReceipt)
 
-    def optimize(self, question: OptimizerQuestion, job: OptimizerJob) -> ResourcePlan:
-        """Brain's plan, based on the reported samples."""
+    def optimize(self, question: OptimizerQuestion, job: OptimizerJob) -> Advice:
+        """Brain's advice, based on the reported samples."""
         try:
             asked = brain.OptimizeRequest(
                 job=self._describe_job(job),
@@ -167,7 +167,7 @@ class BrainClient:
             )
         except ValidationError as error:
             raise _invalid_job(job, error) from error
-        return plan_of(self._post("optimize", asked, brain.OptimizeReply))
+        return advice_of(self._post("optimize", asked, brain.OptimizeReply))
 
     def _describe_job(self, job: OptimizerJob) -> brain.JobDescription:
         identity = self._identity

@@ -15,23 +15,24 @@ from typing import Any, Protocol, Self
 
 import structlog
 
+from edl_workflows.core.backoff import Backoff
 from edl_workflows.core.exceptions import ConflictError, EdlError, NotFoundError, UnavailableError
 from edl_workflows.core.jobs.scale_plan.model import ScalePlanSpec
 from edl_workflows.services.master.master import Master, WriteUrgency
 from edl_workflows.services.master.state import observations, views
 from edl_workflows.services.master.state.autoscale import autoscale_steps
 from edl_workflows.services.master.state.nodes.hang import DUMP_SECONDS
-from edl_workflows.services.master.state.nodes.pod_plans import PodPlan
+from edl_workflows.services.master.state.nodes.pod_requests import PodRequest
 from edl_workflows.services.master.state.nodes.registry import ExitReason, JobNode
-from edl_workflows.services.master.state.plans import plan_steps
-from edl_workflows.services.master.state.plans.plan_run import PlanRun
+from edl_workflows.services.master.state.rollouts import rollout_steps
+from edl_workflows.services.master.state.rollouts.rollout import Rollout
 from edl_workflows.services.master.state.stored_state import JobRecord
 
 REPORT_SECONDS = 2.0
 """Seconds between two reports of progress."""
 LAST_REPORT = 5.0
 """Seconds for the last report of a master that is told to end."""
-MAX_BACK_OFF = 15.0
+BACKOFF = Backoff(first=1.0, most=15.0)
 MAX_WARNING = 1_000
 """Characters of a refusal in the job's warnings."""
 UNREPORTED_SECONDS = 60.0
@@ -52,8 +53,8 @@ class MasterBackend(Protocol):
     Each raises an `EdlError` if the effect is not possible now.
     """
 
-    def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], JobNode]) -> None:
-        """Request that pods be created and removed. Do nothing if this plan was requested before."""
+    def ask_for_pods(self, request: PodRequest, nodes: dict[tuple[str, int], JobNode]) -> None:
+        """Request that pods be created and removed. Do nothing if this was requested before."""
 
     def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
         """Create a manual ScalePlan of the job, unless the job has one of this name.
@@ -63,7 +64,7 @@ class MasterBackend(Protocol):
             EdlError: the plan is refused.
         """
 
-    def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
+    def report_plan(self, rollout: Rollout, status: dict[str, Any]) -> None:
         """Merge `status` into the status of a ScalePlan.
 
         Raises:
@@ -104,22 +105,22 @@ class _Refusal:
     Attributes:
         since: when it first failed.
         until: when it may be retried.
-        back_off: seconds from the failed attempt to the next one.
+        failures: how often it failed in a row.
         for_good: whether the API server refused it; otherwise the server did not answer.
     """
 
     since: float
     until: float
-    back_off: float
+    failures: int
     for_good: bool
 
     @classmethod
     def after(cls, before: "_Refusal | None", error: EdlError, now: float) -> Self:
         """The refusal of an effect that has just failed. `before` is its previous failure, if any."""
         for_good = not isinstance(error, UnavailableError)
-        back_off = 1.0 if before is None else min(MAX_BACK_OFF, 2 * before.back_off)
+        failures = 1 if before is None else before.failures + 1
         since = before.since if before is not None and before.for_good is for_good else now
-        return cls(since, now + back_off, back_off, for_good)
+        return cls(since, now + BACKOFF.delay(failures), failures, for_good)
 
 
 class Effects:
@@ -182,7 +183,9 @@ class Effects:
         except EdlError as error:
             refusal = _Refusal.after(before, error, self._clock())
             self._refused[action] = refusal
-            log.warning("failed, retrying", what=action, error=str(error), seconds=refusal.back_off)
+            log.warning(
+                "failed, retrying", what=action, error=str(error), seconds=BACKOFF.delay(refusal.failures)
+            )
             # The status lists refusals, except that of the status itself: once written, it was not refused.
             if refusal.for_good and action != _REPORT:
                 self._master.state.volatile.refused[action] = str(error)[:MAX_WARNING]
@@ -211,53 +214,55 @@ class Effects:
             log.info("another cluster version trains", version=self._logged.version)
 
     async def _create_own_plan(self, stored: JobRecord) -> None:
-        plan = stored.autoscaling.open
-        if plan is None or plan.seen or stored.outcome is not None:
+        decision = stored.autoscaling.open
+        if decision is None or decision.seen or stored.outcome is not None:
             return
         number, made_at = self._made
-        if number == plan.number and self._clock() - made_at < UNSEEN_SECONDS:
+        if number == decision.number and self._clock() - made_at < UNSEEN_SECONDS:
             return
         state = self._master.state
-        name = plan.name(state.settings.name)
+        name = decision.name(state.settings.name)
         try:
-            await asyncio.to_thread(self._outside.make_plan, name, plan.spec)
+            await asyncio.to_thread(self._outside.make_plan, name, decision.spec)
         except UnavailableError:
             raise
         except EdlError as error:
             log.warning("the job's own plan is refused", plan=name, error=str(error))
-            autoscale_steps.note_refused_plan(state, plan.number, str(error), self._master.now())
+            autoscale_steps.note_refused_plan(state, decision.number, str(error), self._master.now())
             self._master.changed(WriteUrgency.NOW)
         else:
-            log.info("made a plan", plan=name, reason=plan.spec.reason)
-            self._made = (plan.number, self._clock())
+            log.info("made a plan", plan=name, reason=decision.spec.reason)
+            self._made = (decision.number, self._clock())
 
     async def _request_pods(self, stored: JobRecord) -> None:
         # When a job is over, the controller removes the remaining pods.
-        open_plans = stored.pod_plans.open if stored.outcome is None else ()
-        for plan in open_plans:
-            if plan.number not in self._asked:
-                await self._attempt(self._describe_request(plan), partial(self._ask_for_pods, plan), stored)
-        self._asked &= {plan.number for plan in open_plans}
-        for action in self._refused.keys() - {self._describe_request(plan) for plan in open_plans}:
+        requests = stored.pod_plans.open if stored.outcome is None else ()
+        for request in requests:
+            if request.number not in self._asked:
+                await self._attempt(
+                    self._describe_request(request), partial(self._ask_for_pods, request), stored
+                )
+        self._asked &= {request.number for request in requests}
+        for action in self._refused.keys() - {self._describe_request(request) for request in requests}:
             if action.startswith(_POD_REQUEST):
                 self._forget(action)
 
-    def _describe_request(self, plan: PodPlan) -> str:
-        return _POD_REQUEST + plan.name(self._master.state.settings.name)
+    def _describe_request(self, request: PodRequest) -> str:
+        return _POD_REQUEST + request.name(self._master.state.settings.name)
 
-    async def _ask_for_pods(self, plan: PodPlan, stored: JobRecord) -> None:
+    async def _ask_for_pods(self, request: PodRequest, stored: JobRecord) -> None:
         nodes = {(node.type, node.id): node for node in stored.nodes}
-        await asyncio.to_thread(self._outside.ask_for_pods, plan, nodes)
-        log.info("asked for pods", plan=plan.number, create=plan.create, remove=plan.remove)
-        self._asked.add(plan.number)
+        await asyncio.to_thread(self._outside.ask_for_pods, request, nodes)
+        log.info("asked for pods", plan=request.number, create=request.create, remove=request.remove)
+        self._asked.add(request.number)
 
     async def _report_plan(self, stored: JobRecord) -> None:
-        run = stored.plan
-        if run is None or self._master.state.volatile.recorded_serial >= run.serial:
+        rollout = stored.plan
+        if rollout is None or self._master.state.volatile.recorded_serial >= rollout.serial:
             return
-        if await self._write_plan_status(run):
-            log.info("plan", plan=run.name, phase=str(run.phase), message=run.message)
-        observations.note_recorded_plan(self._master.state, run.uid, run.serial)
+        if await self._write_plan_status(rollout):
+            log.info("plan", plan=rollout.name, phase=str(rollout.phase), message=rollout.message)
+        observations.note_recorded_plan(self._master.state, rollout.uid, rollout.serial)
         self._master.changed(WriteUrgency.GROUPED)
 
     async def _report_queued_plans(self, stored: JobRecord) -> None:
@@ -265,18 +270,18 @@ class Effects:
         seen.
         """
         now = self._master.now()
-        for run in plan_steps.queued_plans(self._master.state, now) if stored.plan is not None else ():
-            if self._queued.get(run.uid) == run.message:
+        for rollout in rollout_steps.queued_plans(self._master.state, now) if stored.plan is not None else ():
+            if self._queued.get(rollout.uid) == rollout.message:
                 continue
-            await self._write_plan_status(run)
-            self._queued[run.uid] = run.message
+            await self._write_plan_status(rollout)
+            self._queued[rollout.uid] = rollout.message
 
-    async def _write_plan_status(self, run: PlanRun) -> bool:
+    async def _write_plan_status(self, rollout: Rollout) -> bool:
         """Write the status of a plan. Return whether the plan still exists."""
         try:
-            await asyncio.to_thread(self._outside.report_plan, run, views.plan_status(run))
+            await asyncio.to_thread(self._outside.report_plan, rollout, views.plan_status(rollout))
         except (NotFoundError, ConflictError):
-            log.info("a plan was deleted", plan=run.name)  # the watch will report it, too
+            log.info("a plan was deleted", plan=rollout.name)  # the watch will report it, too
             return False
         return True
 

@@ -28,11 +28,11 @@ from edl_workflows.runtime.kube.informer import Informer
 from edl_workflows.runtime.kube.resources import Scope
 from edl_workflows.services.master.master import Master, WriteUrgency
 from edl_workflows.services.master.state import observations
-from edl_workflows.services.master.state.job import ObservedPlan
-from edl_workflows.services.master.state.nodes.pod_plans import PodPlan
+from edl_workflows.services.master.state.job import RolloutRequest
+from edl_workflows.services.master.state.nodes.pod_requests import PodRequest
 from edl_workflows.services.master.state.nodes.registry import JobNode
 from edl_workflows.services.master.state.observations import ObservedPod, PodPhase
-from edl_workflows.services.master.state.plans.plan_run import PlanRun
+from edl_workflows.services.master.state.rollouts.rollout import Rollout
 from edl_workflows.services.master.state.settings import Timeouts, settings_of
 
 SYNC_SECONDS = 30.0
@@ -59,17 +59,19 @@ class KubernetesBackend:
         self._autoscaling: dict[str, Any] = shown.stored() if shown is not None else {}
         """What `status.autoscaling` may contain; only this master writes it."""
 
-    def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], JobNode]) -> None:
+    def ask_for_pods(self, request: PodRequest, nodes: dict[tuple[str, int], JobNode]) -> None:
         """Create the auto ScalePlan. If the job already owns one with this name, an earlier call created
         it.
         """
         spec = ScalePlanSpec(
             owner_job=self._job.metadata.name,
-            create_pods=[self._pod_meta(nodes[ref]) for ref in plan.create if ref in nodes],
-            remove_pods=[self._pod_meta(nodes[ref]) for ref in plan.remove if ref in nodes],
-            reason="; ".join(nodes[ref].why for ref in plan.create if ref in nodes and nodes[ref].why)[:4096],
+            create_pods=[self._pod_meta(nodes[ref]) for ref in request.create if ref in nodes],
+            remove_pods=[self._pod_meta(nodes[ref]) for ref in request.remove if ref in nodes],
+            reason="; ".join(nodes[ref].why for ref in request.create if ref in nodes and nodes[ref].why)[
+                :4096
+            ],
         )
-        name = plan.name(self._job.metadata.name)
+        name = request.name(self._job.metadata.name)
         try:
             client.create(self._cluster, self._plan_manifest(name, spec))
         except AlreadyExistsError:
@@ -87,8 +89,8 @@ class KubernetesBackend:
             if existing is None or not self._wants(existing, spec):
                 raise
 
-    def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
-        client.patch_status(self._cluster, resources.SCALE_PLANS, run.name, status, uid=run.uid)
+    def report_plan(self, rollout: Rollout, status: dict[str, Any]) -> None:
+        client.patch_status(self._cluster, resources.SCALE_PLANS, rollout.name, status, uid=rollout.uid)
 
     def report_job(self, status: dict[str, Any]) -> None:
         metadata, patch = self._job.metadata, dict(status)
@@ -216,11 +218,11 @@ class ClusterWatch:
             return  # the job is deleted, and this pod will be, too
         state.settings = settings_of(job, job.metadata.namespace or "default", self._timeouts)
         plans = self._own_plans()
-        observations.observe_pod_plans(
+        observations.observe_pod_requests(
             state, {plan.metadata.name: plan.status.phase for plan in plans if plan.auto}, now
         )
         observations.observe_pods(state, self._own_pods(), now)
-        observations.observe_plans(state, [ObservedPlan.of(plan) for plan in plans if not plan.auto])
+        observations.observe_plans(state, [RolloutRequest.of(plan) for plan in plans if not plan.auto])
         self._master.changed(WriteUrgency.GROUPED)
 
     def _own_job(self) -> ElasticJob | None:

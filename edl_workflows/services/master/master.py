@@ -12,22 +12,19 @@ from enum import IntEnum
 
 import structlog
 
-from edl_workflows.core.exceptions import InvalidError, UnavailableError
+from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.core.protocol.nodes import Directive, NodeRef
 from edl_workflows.services.master.state import views
 from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.messages import find_node
 from edl_workflows.services.master.state.statistics import extend_history
 from edl_workflows.services.master.state.stored_state import JobRecord
+from edl_workflows.services.master.state.training_messages import StoreUse
 from edl_workflows.services.master.state.transitions import settle_job
 from edl_workflows.services.master.store import StateStore
 
 TICK = 1.0
 """Seconds between two checks of time-outs."""
-_COPIES = 6
-"""How often a partition can occur in the state: in the data set's parameters, its position and a lease, and
-once for each kept checkpoint.
-"""
 LAZY = 5.0
 """Seconds within which mere progress is stored."""
 RETRY = 0.5
@@ -124,22 +121,10 @@ class Master:
             self._wake.set()
         return self._change
 
-    def check_room(self, size: int) -> None:
-        """Check that the state with another data set fits into the store.
-
-        Args:
-            size: bytes of the data set's parameters.
-
-        Raises:
-            InvalidError: it may not fit. Once the state is too large, no further change can be stored.
-        """
-        total_size = len(self._written) + _COPIES * size
-        if total_size > self._store.capacity:
-            raise InvalidError(
-                f"the job's state would have about {total_size} bytes with this data set, more than fit into "
-                f"{self._store.place} ({self._store.capacity}): register fewer partitions, or partitions "
-                "with shorter names"
-            )
+    @property
+    def store_use(self) -> StoreUse:
+        """How full the store is."""
+        return StoreUse(len(self._written), self._store.capacity, self._store.place)
 
     async def durable(self, change: int) -> None:
         """Wait until a change is stored."""
@@ -149,6 +134,12 @@ class Master:
     async def moved(self, seconds: float) -> None:
         """Wait until the state may have changed, at most for `seconds`."""
         await self._moved.wait(seconds)
+
+    async def wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Wait until a condition of the state holds, at most for `seconds`."""
+        deadline = time.monotonic() + seconds
+        while not condition() and (left := deadline - time.monotonic()) > 0:
+            await self.moved(left)
 
     async def committed(self, seconds: float) -> None:
         """Wait for the next commit, at most for `seconds`."""

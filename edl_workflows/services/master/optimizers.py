@@ -14,16 +14,16 @@ import structlog
 
 from edl_workflows.core.exceptions import EdlError, InvalidError, UnavailableError
 from edl_workflows.core.protocol.brain import JobEnd
-from edl_workflows.core.scaling.dlrover.bounds import bound_plan
+from edl_workflows.core.scaling.dlrover.bounds import bound_advice
 from edl_workflows.core.scaling.dlrover.ps_stages import OptimizerQuestion, advance_stage
-from edl_workflows.core.scaling.dlrover.resources import OptimizerJob, ResourcePlan
+from edl_workflows.core.scaling.dlrover.resources import Advice, OptimizerJob
 from edl_workflows.core.scaling.dlrover.samples import JobSample
+from edl_workflows.services.master.state.autoscale.autoscale_state import BRAIN, OptimizerAnswer
 from edl_workflows.services.master.state.autoscale.autoscale_steps import (
     OptimizerRequest,
     answer_if_too_early,
     local_answer,
 )
-from edl_workflows.services.master.state.autoscale.own_plans import BRAIN, OptimizerAnswer
 
 CALL_SECONDS = 10.0
 """Seconds to wait for Brain. Its client should give up earlier; a slower call is abandoned."""
@@ -48,12 +48,12 @@ class BrainService(Protocol):
             end: the job's end, if it is over.
         """
 
-    def optimize(self, question: OptimizerQuestion, job: OptimizerJob) -> ResourcePlan:
+    def optimize(self, question: OptimizerQuestion, job: OptimizerJob) -> Advice:
         """Brain's answer for this job."""
 
 
 class Optimizers:
-    """Asks Brain for the plans of a job in cluster mode, and the local optimizer whenever Brain does not
+    """Asks Brain for advice on a job in cluster mode, and the local optimizer whenever Brain does not
     answer.
 
     Args:
@@ -67,7 +67,7 @@ class Optimizers:
         self._reported_until = float("-inf")
 
     async def ask(self, asked: OptimizerRequest, now: float) -> OptimizerAnswer:
-        """Return a plan for a job, and the optimizer's progress to record once the plan is carried out.
+        """Return advice on a job, and the optimizer's progress to record once the advice is carried out.
 
         Args:
             asked: the job, and the optimizer's progress so far.
@@ -77,14 +77,14 @@ class Optimizers:
         if not asked.brain or answer_if_too_early(asked) is not None:
             return local_answer(asked, now)
         try:
-            plan, after = await self._call_brain(
+            advice, after = await self._call_brain(
                 lambda brain: advance_stage(asked.progress, job, now, brain.optimize)
             )
         except EdlError as error:
             local = local_answer(asked, now)
-            notes = (f"Brain does not answer: {error}", *local.plan.notes)
-            return replace(local, plan=replace(local.plan, notes=notes))
-        return OptimizerAnswer(_within_bounds(job, plan), after, BRAIN)
+            notes = (f"Brain does not answer: {error}", *local.advice.notes)
+            return replace(local, advice=replace(local.advice, notes=notes))
+        return OptimizerAnswer(_within_bounds(job, advice), after, BRAIN)
 
     async def report(self, job: OptimizerJob, end: JobEnd | None = None) -> bool:
         """Report new samples and out-of-memory nodes to Brain; what it does not accept is reported again
@@ -142,11 +142,11 @@ def _log_abandoned_call(call: "asyncio.Future[T]") -> None:
         log.info("an abandoned call of Brain failed", error=str(call.exception()))
 
 
-def _within_bounds(job: OptimizerJob, plan: ResourcePlan) -> ResourcePlan:
-    """Brain's plan, limited to the job's own bounds."""
-    allowed = bound_plan(job, plan, tolerance=0.0)
+def _within_bounds(job: OptimizerJob, advice: Advice) -> Advice:
+    """Brain's advice, limited to the job's own bounds."""
+    allowed = bound_advice(job, advice, tolerance=0.0)
     same = (allowed.node_group_resources, allowed.node_resources) == (
-        plan.node_group_resources,
-        plan.node_resources,
+        advice.node_group_resources,
+        advice.node_resources,
     )
-    return plan if same else allowed
+    return advice if same else allowed

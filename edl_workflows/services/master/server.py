@@ -55,7 +55,7 @@ class MasterParts:
 
     Attributes:
         watch: returns a context manager that observes the job while it is open.
-        autoscaler: plans the job's counts and sizes, if the master is to do that.
+        autoscaler: decides the job's counts and sizes, if the master is to do that.
     """
 
     master: Master

@@ -23,10 +23,10 @@ from edl_workflows.core.jobs.scale_plan.plan_order import age_key
 from edl_workflows.core.kubernetes import names
 from edl_workflows.services.master.master import Master, WriteUrgency
 from edl_workflows.services.master.state import observations
-from edl_workflows.services.master.state.job import ObservedPlan
-from edl_workflows.services.master.state.nodes.pod_plans import PodPlan
+from edl_workflows.services.master.state.job import RolloutRequest
+from edl_workflows.services.master.state.nodes.pod_requests import PodRequest
 from edl_workflows.services.master.state.nodes.registry import JobNode
-from edl_workflows.services.master.state.plans.plan_run import PlanRun
+from edl_workflows.services.master.state.rollouts.rollout import Rollout
 from edl_workflows.services.master.state.settings import TRAINING_TYPES, JobSettings, RoleSettings
 
 MAX_PLANS = 1000
@@ -66,7 +66,7 @@ class StandaloneBackend:
         self._changed: Callable[[], None] = lambda: None
         self._plans: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
 
-    def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], JobNode]) -> None:
+    def ask_for_pods(self, request: PodRequest, nodes: dict[tuple[str, int], JobNode]) -> None:
         """Do nothing: agents come by themselves."""
 
     def on_plan(self, changed: Callable[[], None]) -> None:
@@ -80,11 +80,11 @@ class StandaloneBackend:
             self.submit({**head, "spec": body})
         self._changed()
 
-    def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
+    def report_plan(self, rollout: Rollout, status: dict[str, Any]) -> None:
         with self._lock:
-            plan = self._plans.get(run.name)
-            if plan is None or plan["metadata"]["uid"] != run.uid:
-                raise NotFoundError(f"ScalePlan {run.name} was deleted")
+            plan = self._plans.get(rollout.name)
+            if plan is None or plan["metadata"]["uid"] != rollout.uid:
+                raise NotFoundError(f"ScalePlan {rollout.name} was deleted")
             plan["status"] = status
             self._save()
 
@@ -138,11 +138,11 @@ class StandaloneBackend:
             self._plans.pop(name, None)
             self._save()
 
-    def seen(self) -> list[ObservedPlan]:
+    def seen(self) -> list[RolloutRequest]:
         """All plans in order."""
         with self._lock:
             plans = sorted((ScalePlan.parse(manifest) for manifest in self._plans.values()), key=age_key)
-        return [ObservedPlan.of(plan) for plan in plans]
+        return [RolloutRequest.of(plan) for plan in plans]
 
     def _save(self) -> None:
         fresh = self._path.with_suffix(".new")

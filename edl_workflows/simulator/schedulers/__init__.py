@@ -1,2 +1,3 @@
-"""The simulator's schedulers: their contract and live policies (`scheduler`), and those that exist only
-here."""
+"""The simulator's schedulers: their contract and live policies (`scheduler`), those that exist only here, and
+the registry of all (`catalog`).
+"""

@@ -8,9 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from edl_workflows.core.scaling.paddle.fulfilment import FulfilmentJob, plan_fulfilment
+from edl_workflows.core.scaling.paddle.fulfilment import FulfilmentJob, decide_fulfilment
 from edl_workflows.core.scaling.paddle.nodes import FulfilmentNode
-from edl_workflows.core.scaling.policies import policy_entry
 from edl_workflows.core.scaling.policy import JobInfo, NodeInfo, Policy
 from edl_workflows.core.scaling.pollux.goodput_fit import FitCache
 from edl_workflows.simulator.application import Application
@@ -104,31 +103,18 @@ class PolicyScheduler(FixedBatchScheduler):
 
 
 class FulfilmentScheduler(FixedBatchScheduler):
-    """The cluster autoscaler's planner, with one instance per GPU. It ignores the cost of restarts."""
+    """The cluster autoscaler's algorithm, with one instance per GPU. It ignores the cost of restarts."""
 
     def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
-        planned = {
+        elastic_jobs = {
             job.spec.name: FulfilmentJob(
                 {GPU: 1.0}, 1, job.spec.replicas, parallelism=max(len(job.held), 1), places=tuple(job.held)
             )
             for job in jobs
         }
         free = {node: FulfilmentNode({GPU: float(gpus), "pods": float(gpus)}) for node, gpus in nodes.items()}
-        places = plan_fulfilment(planned, free).places
-        return {name: places.get(name, job.places) for name, job in planned.items()}
-
-
-def make_scheduler(name: str, inputs: SchedulerInputs) -> JobScheduler:
-    """A new scheduler for one run.
-
-    Raises:
-        InvalidError: there is no policy of this name.
-    """
-    entry = policy_entry(name)
-    if not entry.scheduler:
-        return PolicyScheduler(entry.load_policy())
-    made: JobScheduler = entry.load_scheduler()(inputs)
-    return made
+        places = decide_fulfilment(elastic_jobs, free).places
+        return {name: places.get(name, job.places) for name, job in elastic_jobs.items()}
 
 
 def free_gpus(nodes: Mapping[str, int], held: Iterable[Collection[str]]) -> dict[str, int]:

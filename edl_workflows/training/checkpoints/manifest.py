@@ -1,10 +1,10 @@
 """The manifest of a checkpoint: its files with sizes and SHA-256 sums, its data position, and how its
 variables are cut.
 
-Parameter servers hold parts of variables, and the way in which a variable is cut belongs to the model: with
-its default ``mod`` strategy, TensorFlow's ``embedding_lookup`` reads row *id // n* of part *id % n*. So the
-manifest records the parts, and training that continues from the checkpoint cuts its variables the same way,
-on any number of servers.
+Parameter servers hold parts of variables, and the way in which a program cuts a variable belongs to the
+model: with its default ``mod`` strategy, TensorFlow's ``embedding_lookup`` reads row *id // n* of part
+*id % n*. So the manifest records the parts and the order of their rows. Training that continues from the
+checkpoint cuts its variables the same way, on any number of servers, and a reader finds each id's row.
 """
 
 import hashlib
@@ -12,6 +12,7 @@ import io
 import os
 import stat
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +28,32 @@ MAX_MANIFEST_BYTES = 64 * 2**20
 MAX_PUBLISHED_NS = 2**63 - 1
 
 
+class RowOrder(StrEnum):
+    """How the rows of a variable in several parts are ordered, if its parts are put one after another."""
+
+    ID = "id"
+    """By id, as in a variable of one part."""
+    MOD = "mod"
+    """Id *i* is row *i // n* of part *i % n* of *n*."""
+    MIXED = "mixed"
+    """The program looks up the same table in several ways, which find different rows."""
+
+
 class VariableLayout(BaseModel):
     """A variable in a checkpoint's manifest.
 
     Attributes:
         shape: shape of the whole variable; None if it is not known in advance, or if this is not a variable.
         parts: number of parts along each axis.
+        order: how its rows are ordered; None for a single part, and in checkpoints of versions that did not
+            record it.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     shape: list[int] | None = Field(default=None, max_length=64)
     parts: list[int] = Field(default_factory=list, max_length=64)
+    order: RowOrder | None = None
 
 
 Layout = Mapping[str, VariableLayout]
@@ -65,6 +80,11 @@ def _difference(saved: VariableLayout | None, model: VariableLayout | None) -> s
         return f"its shape is {tuple(saved.shape)} in the checkpoint and {tuple(model.shape)} in the model"
     if saved.parts != model.parts:
         return f"it is cut into {_count(saved)} parts in the checkpoint and {_count(model)} in the model"
+    if None not in (saved.order, model.order) and saved.order != model.order:
+        return (
+            f"its rows are in the order {str(saved.order)!r} in the checkpoint and {str(model.order)!r} in "
+            "the model, which looks them up with another partition_strategy"
+        )
     return ""
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from edl_workflows.core.exceptions import CheckpointError, EdlError, InvalidError
@@ -104,7 +103,7 @@ class CheckpointRestorer:
             position=store.manifest(checkpoint).position,
         )
         try:
-            call_until_answered(lambda: self._client.restored_checkpoint(restore), threading.Event())
+            call_until_answered(lambda: self._client.restored_checkpoint(restore))
         except InvalidError as refused:
             error = CheckpointError(f"{checkpoint.uri}/{MANIFEST}: {refused}")
             self.report(checkpoint.uri, error)
@@ -182,7 +181,7 @@ class CheckpointRestorer:
             instead=instead,
         )
         try:
-            call_until_answered(lambda: self._client.damaged_checkpoint(damage), threading.Event())
+            call_until_answered(lambda: self._client.damaged_checkpoint(damage))
         except EdlError as refused:
             log.warning("%s", refused)  # another version has become active; this process will be terminated
 
@@ -204,8 +203,11 @@ class ModelCheck:
         self._node = node
         self._version = version
         self._evaluate: Callable[[], float] | None = None
+        self._fingerprint: Callable[[], Mapping[str, str]] = dict
 
-    def evaluate_with(self, evaluate: Callable[[], float]) -> None:
+    def evaluate_with(
+        self, evaluate: Callable[[], float], fingerprint: Callable[[], Mapping[str, str]] = dict
+    ) -> None:
         """Set how to evaluate the model before it is saved for a plan. `confirm` must evaluate the restored
         model in the same way.
 
@@ -213,30 +215,49 @@ class ModelCheck:
             evaluate: returns one number that depends only on the variables, such as the loss of fixed
                 records, so that it stays the same until the next step. Raises an error if there is no such
                 number.
+            fingerprint: returns a digest of each variable.
         """
         self._evaluate = evaluate
+        self._fingerprint = fingerprint
 
     def before(self) -> Evaluation | None:
         """Evaluate the model now; None if the program did not call `evaluate_with`."""
-        return None if self._evaluate is None else run_evaluation(self._evaluate)
+        if self._evaluate is None:
+            return None
+        evaluation = run_evaluation(self._evaluate)
+        return evaluation.model_copy(update={"fingerprints": _run_fingerprint(self._fingerprint)})
 
-    def confirm(self, evaluate: Callable[[], float]) -> str:
+    def confirm(
+        self, evaluate: Callable[[], float], fingerprint: Callable[[], Mapping[str, str]] = dict
+    ) -> str:
         """Report the evaluation of the restored model, before any training in this version. Called by the
         chief. Retries until the master answers.
 
         Args:
             evaluate: see `evaluate_with`.
+            fingerprint: see `evaluate_with`.
 
         Returns:
             Why this version may not train, because its model differs; "" if it may.
         """
-        report = ModelReport(node=self._node, version=self._version, evaluation=run_evaluation(evaluate))
+        fingerprints = _run_fingerprint(fingerprint)  # first, in case that evaluating changes a variable
+        evaluation = run_evaluation(evaluate).model_copy(update={"fingerprints": fingerprints})
+        report = ModelReport(node=self._node, version=self._version, evaluation=evaluation)
         try:
-            verdict = call_until_answered(lambda: self._client.report_model(report), threading.Event())
+            verdict = call_until_answered(lambda: self._client.report_model(report))
         except EdlError as refused:
             log.warning("%s", refused)  # another version has become active; this process will be terminated
             return ""
         return verdict.refused if verdict is not None else ""
+
+
+def _run_fingerprint(fingerprint: Callable[[], Mapping[str, str]]) -> dict[str, str]:
+    """The digests that `fingerprint` returns; none if it fails."""
+    try:
+        return dict(fingerprint())
+    except Exception as error:  # noqa: BLE001 - any exception of the program is the answer
+        log.warning("the variables can't be compared: %r", error)
+        return {}
 
 
 def run_evaluation(evaluate: Callable[[], float]) -> Evaluation:

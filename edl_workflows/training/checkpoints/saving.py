@@ -20,7 +20,7 @@ from edl_workflows.core.protocol.training import (
     ConsumedShards,
     Evaluation,
 )
-from edl_workflows.training.client import BackOff, MasterClient
+from edl_workflows.training.client import MasterClient, Retries
 from edl_workflows.training.directives import DirectiveWatch
 from edl_workflows.training.reports import Reporter
 
@@ -93,7 +93,7 @@ class CheckpointSaver:
         self._every = float("inf")
         self._copy_every = float("inf")
         self._not_before = 0.0
-        self._refusals = BackOff(threading.Event())
+        self._refusals = Retries(threading.Event())
         self._logged_error = ""
         self._served = ""
 

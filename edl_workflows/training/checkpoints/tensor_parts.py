@@ -8,7 +8,7 @@ whole tensors. The shape of a tensor is the maximum of its pieces' ends.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,11 +17,13 @@ import numpy as np
 from edl_workflows.core.exceptions import CheckpointError
 from edl_workflows.training.checkpoints import tensors
 from edl_workflows.training.checkpoints.checkpoint_parts import state_files
-from edl_workflows.training.checkpoints.manifest import read_manifest, verify_checkpoint
-from edl_workflows.training.checkpoints.tensors import Array, Loaded, State
+from edl_workflows.training.checkpoints.manifest import Layout, RowOrder, read_manifest, verify_checkpoint
+from edl_workflows.training.checkpoints.tensors import Array, Loaded
 
 OFFSETS = "DCP_SHARDING_INFO"
 _SAVED_OFFSETS = "saved_offsets"
+_INTERNAL = frozenset({"edl.batch"})
+"""Names of tensors that don't belong to the model."""
 
 
 class Piece(NamedTuple):
@@ -104,6 +106,57 @@ def _join(pieces: list[Piece], where: str) -> Array:
     return whole
 
 
+class WholeTensors(Mapping[str, Array]):
+    """Tensors of a checkpoint by name, each read on access, with the rows of tables in the order of the ids.
+
+    Args:
+        saved: the tensors as they are in the checkpoint's files.
+        layout: how they are cut.
+        where: path or URI of the checkpoint, for errors.
+    """
+
+    def __init__(self, saved: Mapping[str, Array], layout: Layout, where: str) -> None:
+        self._saved = saved
+        self._layout = layout
+        self._where = where
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._saved if name not in _INTERNAL)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, name: str) -> Array:
+        if name in _INTERNAL:
+            raise KeyError(name)
+        variable = self._layout.get(name)
+        parts = variable.parts[0] if variable is not None and variable.parts else 1
+        if variable is None or parts == 1 or variable.order is RowOrder.ID:
+            return self._saved[name]
+        if variable.order is RowOrder.MOD:
+            return _order_by_id(self._saved[name], parts)
+        raise CheckpointError(
+            f"{self._where}: {name} is cut into {parts} parts, and the order of their rows "
+            + (
+                "is not recorded: open it with the program's function that builds the model, "
+                "open_model(checkpoint, build)"
+                if variable.order is None
+                else "is ambiguous: the program looks it up with several values of partition_strategy"
+            )
+        )
+
+
+def _order_by_id(table: Array, parts: int) -> Array:
+    """The rows of a table by id, if id *i* is row *i // parts* of part *i % parts*."""
+    ordered = np.empty_like(table)
+    start = 0
+    for part in range(parts):
+        rows = ordered[part::parts]
+        rows[:] = table[start : start + len(rows)]
+        start += len(rows)
+    return ordered
+
+
 def load_checkpoint(folder: Path | str) -> Loaded:
     """Read the state of a checkpoint that was saved in two stages, by one process or in parts. Its checksums
     are verified first.
@@ -118,24 +171,18 @@ def load_checkpoint(folder: Path | str) -> Loaded:
     """
     folder = Path(folder)
     verify_checkpoint(folder)
-    files = state_files(read_manifest(folder))
+    manifest = read_manifest(folder)
+    files = state_files(manifest)
     if not files:
         raise CheckpointError(f"{folder}: holds no state that was saved in two stages")
-    return assemble([tensors.load(folder / file) for file in files], str(folder))
+    loaded = read_state_files(folder, files)
+    return Loaded(WholeTensors(loaded.tensors, manifest.variables or {}, str(folder)), loaded.metadata)
 
 
-def export_safetensors(checkpoint: Path, file: Path) -> None:
-    """Write the state of a checkpoint to one file in safetensors format, which any safetensors library reads.
-
-    Args:
-        checkpoint: folder of the checkpoint.
-        file: the file to write; it is replaced if it exists.
+def read_state_files(folder: Path, files: Sequence[str]) -> Loaded:
+    """The whole tensors in the files of a state (`state_files`), and the metadata.
 
     Raises:
         CheckpointError, InvalidError: see `load_checkpoint`.
-        OSError: the storage failed.
     """
-    loaded = load_checkpoint(checkpoint)
-    unfinished = file.with_name(f".{file.name}.unfinished")
-    tensors.write_state(unfinished, State.of(0, loaded.tensors, loaded.metadata))
-    unfinished.replace(file)
+    return assemble([tensors.load(folder / file) for file in files], str(folder))

@@ -1,6 +1,6 @@
 """Collective training: a loop that all members of a job run in step, while members join, leave or die.
 
-A framework implements `Framework` and calls `training`. The adapters for TensorFlow and PyTorch are in
+A framework implements `Framework` and calls `training`. Adapters are in
 `edl_workflows.training.frameworks`. The names below are imported on first use, because they need numpy, which
 the base install lacks.
 """
@@ -11,16 +11,22 @@ from edl_workflows import import_on_use
 
 if TYPE_CHECKING:
     from edl_workflows.training.checkpoints.tensors import State
-    from edl_workflows.training.collective.regrouping import Place
+    from edl_workflows.training.collective.regrouping import (
+        DamagedStateError,
+        Place,
+        RegroupingFramework,
+    )
     from edl_workflows.training.collective.world import Framework, Reduced, Saving, Wishes, World, training
     from edl_workflows.training.data.sampler import Dataset
     from edl_workflows.training.options import TrainingOptions
 
 __all__ = [
+    "DamagedStateError",
     "Dataset",
     "Framework",
     "Place",
     "Reduced",
+    "RegroupingFramework",
     "Saving",
     "State",
     "TrainingOptions",
@@ -30,10 +36,12 @@ __all__ = [
 ]
 
 _MODULES = {
+    "DamagedStateError": "edl_workflows.training.collective.regrouping",
     "Dataset": "edl_workflows.training.data.sampler",
     "Framework": "edl_workflows.training.collective.world",
     "Place": "edl_workflows.training.collective.regrouping",
     "Reduced": "edl_workflows.training.collective.world",
+    "RegroupingFramework": "edl_workflows.training.collective.regrouping",
     "Saving": "edl_workflows.training.collective.world",
     "State": "edl_workflows.training.checkpoints.tensors",
     "TrainingOptions": "edl_workflows.training.options",

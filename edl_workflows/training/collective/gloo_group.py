@@ -133,7 +133,8 @@ class GlooGroup:
         """Wait until operations are done."""
         with self._wait_for_others():
             for operation in begun:
-                self._changed.wait_for(lambda operation=operation: operation.ended or self._reason)  # type: ignore[misc]
+                while not (operation.ended or self._reason):
+                    self._changed.wait()
                 self._check()
         for operation in begun:
             collectively(operation.work.wait)

@@ -15,8 +15,7 @@ If a member is lost and the framework can form another group in the same process
 continue with the model in memory (`edl_workflows.training.collective.regrouping`). Otherwise they exit, and
 new processes start from a checkpoint.
 
-A framework implements `Framework`; the adapters are `edl_workflows.training.frameworks.tensorflow_collective`
-and `edl_workflows.training.frameworks.torch_collective`.
+A framework implements `Framework`; the adapters are in `edl_workflows.training.frameworks`.
 """
 
 import contextlib

@@ -29,7 +29,7 @@ from edl_workflows.core.protocol.datasets import (
 )
 from edl_workflows.core.protocol.message import describe_problems
 from edl_workflows.core.protocol.training import ConsumedShards
-from edl_workflows.training.client import BackOff, MasterClient
+from edl_workflows.training.client import MasterClient, Retries
 
 ACK_SECONDS = 0.2
 """Time during which acknowledgements are collected into one message. This costs little, since the master's
@@ -258,7 +258,7 @@ class ShardReader:
                 self._lock.notify_all()
 
     def _lease_ahead(self) -> None:
-        back_off = BackOff(self._stop)
+        retries = Retries(self._stop)
         while not self._stop.is_set():
             with self._lock:
                 self._lock.wait_for(self._wants_more, timeout=BOUNDARY_SECONDS)
@@ -277,9 +277,9 @@ class ShardReader:
                 self._fail(error)
                 return
             if self._process_reply(reply):
-                back_off.reset()
+                retries.reset()
             else:
-                back_off.wait()
+                retries.wait()
 
     def _wants_more(self) -> bool:
         # Refill when half are left, so that a request gets several shards and the loop need not wait for it.
@@ -305,7 +305,7 @@ class ShardReader:
             self._lock.notify_all()
 
     def _acknowledge(self) -> None:
-        back_off = BackOff(self._stop)
+        retries = Retries(self._stop)
         while not self._stop.is_set():
             with self._lock:
                 self._lock.wait_for(lambda: self._stop.is_set() or not self._settled)
@@ -319,19 +319,19 @@ class ShardReader:
                 del self._held.done[: len(request.done)], self._held.released[: len(request.released)]
                 self._held.sending = [*request.done, *request.released]
             if request.done or request.released:
-                self._send(request, back_off)
+                self._send(request, retries)
 
-    def _send(self, request: AckRequest, back_off: BackOff) -> None:
+    def _send(self, request: AckRequest, retries: Retries) -> None:
         while not self._stop.is_set():
             try:
                 reply = self._client.acknowledge(self._params.name, request)
             except UnavailableError:
-                back_off.wait()
+                retries.wait()
                 continue
             except EdlError as error:
                 self._fail(error)
                 break
-            back_off.reset()
+            retries.reset()
             if reply.stale:
                 log.info("data set %s: %d acknowledgements were stale", self._params.name, reply.stale)
             break

@@ -59,14 +59,14 @@ class ElasticDataLoader:
         if taken := [name for name in _DECIDED_BY_JOB if name in options]:
             raise InvalidError(
                 f"{', '.join(taken)}: the job decides which records a member loads; set batch_size, shuffle "
-                "and seed of edl_workflows.training.data.sampler.Dataset"
+                "and seed of the training's Dataset"
             )
         self._run = run
-        self._plan = _Plan(run)
+        self._sampler = _BatchSampler(run)
         # The workers' seeds come from a separate generator, so that a restart of the workers does not change
         # the model's random numbers, such as those of dropout.
         settings = {"generator": torch.Generator(), "persistent_workers": options.get("num_workers", 0) > 0}
-        self._loader = DataLoader(records, batch_sampler=self._plan, **{**settings, **options})
+        self._loader = DataLoader(records, batch_sampler=self._sampler, **{**settings, **options})
 
     def __iter__(self) -> Iterator[list[Any]]:
         """The collated mini-batches of each turn. Mini-batches without records, at the end of an epoch, are
@@ -74,16 +74,16 @@ class ElasticDataLoader:
         ahead: Iterator[Any] = iter(())
         for mini_batches in self._run:
             turn = [list(records) for records in mini_batches if len(records)]
-            if not self._plan.begins_with(turn):
-                ahead = iter(self._loader)  # drops what was read ahead, and reads the plan anew
+            if not self._sampler.begins_with(turn):
+                ahead = iter(self._loader)  # drops what was read ahead, and reads them anew
             loaded = []
             for _ in turn:
                 loaded.append(next(ahead))
-                self._plan.drop_first()
+                self._sampler.drop_first()
             yield loaded
 
 
-class _Plan:
+class _BatchSampler:
     """The loader's batch sampler: the mini-batches that this member will train if the members stay the same.
 
     Args:
@@ -93,35 +93,35 @@ class _Plan:
     def __init__(self, run: Turns) -> None:
         self._run = run
         self._source: Iterator[list[int]] = iter(())
-        self._planned: deque[list[int]] = deque()
+        self._upcoming: deque[list[int]] = deque()
         self._given = 0
-        """Number of planned mini-batches, counted from the first, that the loader has requested."""
+        """Number of upcoming mini-batches, counted from the first, that the loader has requested."""
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield the plan from the run's present turn on."""
+        """Yield the mini-batches from the run's present turn on."""
         self._source = (list(records) for turn in self._run.upcoming() for records in turn if len(records))
-        self._planned.clear()
+        self._upcoming.clear()
         self._given = 0
         return self._give()
 
     def begins_with(self, turn: Sequence[list[int]]) -> bool:
-        """Whether these are the first mini-batches of the plan."""
+        """Whether these are the next mini-batches."""
         self._extend(len(turn))
-        return list(islice(self._planned, len(turn))) == turn
+        return list(islice(self._upcoming, len(turn))) == turn
 
     def drop_first(self) -> None:
         """Forget the first mini-batch: the loader has returned it."""
-        self._planned.popleft()
+        self._upcoming.popleft()
         self._given -= 1
 
     def _give(self) -> Iterator[list[int]]:
         while True:
             self._extend(self._given + 1)
-            if len(self._planned) == self._given:
+            if len(self._upcoming) == self._given:
                 return
             self._given += 1
-            yield self._planned[self._given - 1]
+            yield self._upcoming[self._given - 1]
 
     def _extend(self, length: int) -> None:
-        """Plan at least `length` mini-batches, or as many as there are."""
-        self._planned.extend(islice(self._source, max(0, length - len(self._planned))))
+        """Hold at least `length` mini-batches, or as many as there are."""
+        self._upcoming.extend(islice(self._source, max(0, length - len(self._upcoming))))

@@ -1,6 +1,7 @@
 """The adapters of training frameworks. Each imports its framework, so each must be imported separately.
 
-- `tensorflow`: ``tf.compat.v1`` programs with parameter servers (`tf_layout`, `tf_state`, `tf_check`)
+- `tensorflow`: ``tf.compat.v1`` programs with parameter servers, over the graphs of `tf1`
+- `saved_model`: checkpoints outside of their jobs
 - `tensorflow_collective`: an elastic ``MultiWorkerMirroredStrategy``
 - `torch_collective`: data-parallel PyTorch (`torch_state`, `torch_parts`, `torch_shards`); `torch_replica`:
   groups of workers that hold the model together

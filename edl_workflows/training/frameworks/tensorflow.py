@@ -18,9 +18,8 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -34,17 +33,21 @@ from edl_workflows.training.checkpoints.manifest import Layout, describe_differe
 from edl_workflows.training.checkpoints.remote_store import open_store
 from edl_workflows.training.checkpoints.tensors import State
 from edl_workflows.training.checkpoints.two_stages import TwoStages
-from edl_workflows.training.frameworks.tf_check import BATCH_FILE, BATCH_TENSOR, LossCheck
-from edl_workflows.training.frameworks.tf_layout import (
-    PARTS,
+from edl_workflows.training.frameworks.tf1.tf_check import BATCH_FILE, BATCH_TENSOR, LossCheck
+from edl_workflows.training.frameworks.tf1.tf_graph import MODEL_FILE, Model, ModelGraph, find_index, one_line
+from edl_workflows.training.frameworks.tf1.tf_layout import (
+    VARIABLES,
     find_layout,
     layout_of_checkpoint,
-    layout_of_graph,
-    partition_as,
-    partition_by_size,
     unsaved_state,
 )
-from edl_workflows.training.frameworks.tf_state import GraphVariables
+from edl_workflows.training.frameworks.tf1.tf_partitions import (
+    PARTS,
+    Partitions,
+    partition_by_size,
+    warn_of_layout,
+)
+from edl_workflows.training.frameworks.tf1.tf_state import VariableSample
 from edl_workflows.training.job import Job
 from edl_workflows.training.options import TrainingOptions
 
@@ -52,8 +55,6 @@ __all__ = ["MODEL_FILE", "Model", "ParameterServerTraining", "TrainingOptions", 
 
 tf1 = tf.compat.v1
 
-MODEL_FILE = "model.ckpt"
-"""Prefix of TensorFlow's files in a checkpoint's folder."""
 CONNECT_SECONDS = 0.05
 INITIALISED_SECONDS = 0.02
 """Interval at which a worker checks whether the chief has initialized the variables. It adds to the pause of
@@ -68,32 +69,9 @@ _LOST = (
 )
 """Errors of a step when a parameter server was lost, or was restarted without its variables."""
 
-_UNFIT = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
-"""Errors of a restore if the files don't fit the model's variables."""
-
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Model:
-    """The model that a training program builds.
-
-    Attributes:
-        train: operation that makes one step and increments the global step.
-        loss: scalar tensor with the step's loss.
-        inputs: placeholders by name.
-        example: input values for a warm-up step. TensorFlow optimizes and places the graph in its first step,
-            so the chief's process for the next version makes and discards one while the previous version
-            still trains. Without an example, this work prolongs the pause of a switch.
-        check: scalar tensor whose value for the last batch is compared before and after the servers change;
-            None: the loss. If the loss is random, as with dropout, give the loss without the randomness.
-    """
-
-    train: Any
-    loss: Any
-    inputs: Mapping[str, Any]
-    example: Mapping[str, Any] = field(default_factory=dict)
-    check: Any = None
+Evaluated = TypeVar("Evaluated")
 
 
 class ParameterServerTraining:
@@ -123,7 +101,7 @@ class ParameterServerTraining:
             step, loss = self._step(self.session, values)
             self._check.last = values
         except _LOST as error:
-            self.job.cluster_lost(_one_line(error))
+            self.job.cluster_lost(one_line(error))
         self.job.report_step(step, loss)
         return step, loss
 
@@ -168,9 +146,9 @@ def training(
     try:
         _initialise(job, graph, session, store)
     except _LOST as error:
-        job.cluster_lost(_one_line(error))
+        job.cluster_lost(one_line(error))
     _set_saving(job, graph, session, store, options)
-    job.model_check.evaluate_with(lambda: graph.check.before(session))
+    job.model_check.evaluate_with(lambda: graph.check.before(session), lambda: graph.fingerprints(session))
     yield ParameterServerTraining(job, graph, session)
     job.save_last(always=True)
     job.close()
@@ -193,9 +171,8 @@ def _set_saving(
     )
 
 
-class _Graph:
-    """The model's graph with the operations for saving, restoring and initialization, built before the
-    session."""
+class _Graph(ModelGraph):
+    """The graph of a process of the cluster, with the operations for saving and the check of the model."""
 
     def __init__(
         self,
@@ -205,38 +182,25 @@ class _Graph:
         partitions: int,
         layout: Layout | None,
     ) -> None:
-        self.graph = tf.Graph()
         self._partitions_set = bool(partitions)
         self.started_from = layout
         me = f"/job:{job.node.type}/task:{job.rank}"
         count = len(cluster.ps)
+        cut = tf1.fixed_size_partitioner(partitions) if partitions else partition_by_size(max(PARTS, count))
+        # The files are read and written by the chief, not by the servers, so that it can publish them
+        # atomically.
         placement = tf1.train.replica_device_setter(ps_tasks=count, worker_device=me)
+        super().__init__(build, Partitions(cut, layout), placement=placement, files_device=f"{me}/cpu:0")
         with self.graph.as_default(), tf1.device(placement):
-            with tf1.variable_scope(
-                tf1.get_variable_scope(),
-                partitioner=tf1.fixed_size_partitioner(partitions)
-                if partitions
-                else partition_by_size(max(PARTS, count)),
-                custom_getter=partition_as(layout) if layout is not None else None,
-            ):
-                self.step = tf1.train.get_or_create_global_step()
-                self.model = build()
-            with tf1.control_dependencies([self.model.train]):
-                self._step_after = tf.identity(self.step.read_value())
             # This variable marks the others as ready, so it is neither saved nor initialized with them.
             marker = tf1.get_variable(
                 "edl_initialised", shape=(), dtype=tf.int32, trainable=False, collections=["edl"]
             )
             self.is_initialised = tf1.is_variable_initialized(marker)
             self.mark_initialised = marker.assign(1)
-            self.initialise = tf1.global_variables_initializer()
-            self.initialise_local = tf1.group(tf1.local_variables_initializer(), tf1.tables_initializer())
-            # The files are read and written by the chief, not by the servers, so that it can publish them
-            # atomically.
-            with tf1.device(f"{me}/cpu:0"):
-                self._saver = tf1.train.Saver(max_to_keep=None)
-            self._saved = tf1.global_variables()
-            self.layout = layout_of_graph(self.graph)
+            self._sample: VariableSample | None = None
+            with contextlib.suppress(InvalidError):  # a variable without a known shape: nothing is compared
+                self._sample = VariableSample(self.graph.get_collection(VARIABLES))
         self.graph.finalize()
         self.check = LossCheck(
             self.model.loss if self.model.check is None else self.model.check, self.model.inputs
@@ -251,11 +215,14 @@ class _Graph:
         _, loss, step = session.run(fetches, feed_dict=feed)
         return int(step), float(loss)
 
+    def fingerprints(self, session: Any) -> dict[str, str]:
+        """Digests of the variables' sampled rows, those of optimizer slots included; none if they can't be
+        sampled."""
+        return {} if self._sample is None else self._sample.fingerprints(session)
+
     def state(self, session: Any) -> State:
         """The current values of all variables."""
-        return GraphVariables(self._saved).state(
-            session, int(session.run(self.step)), self.layout, self.check.pop_batch()
-        )
+        return self.variables.state(session, int(session.run(self.step)), self.layout, self.check.pop_batch())
 
     def save(
         self, session: Any, store: CheckpointStore, position: Mapping[str, Any] | None = None
@@ -268,7 +235,7 @@ class _Graph:
         def write(folder: Path) -> None:
             if batch:
                 (folder / BATCH_FILE).write_bytes(batch)
-            self._saver.save(session, str(folder / MODEL_FILE), write_meta_graph=False, write_state=False)
+            self.saver.save(session, str(folder / MODEL_FILE), write_meta_graph=False, write_state=False)
 
         return store.publish(step, write, position=position, variables=self.layout)
 
@@ -280,14 +247,14 @@ class _Graph:
         """
         in_memory = job.holds(checkpoint)
         self._require_same_layout(checkpoint, store, may_be_gone=in_memory)
-        prefix = None if in_memory else store.local(checkpoint) / MODEL_FILE
-        if prefix is not None and prefix.with_suffix(".ckpt.index").exists():
-            self._restore_files(session, checkpoint, prefix)
-            kept = prefix.with_name(BATCH_FILE)
+        index = None if in_memory else find_index(store.local(checkpoint))
+        if index is not None:
+            self.restore_files(session, index, checkpoint.uri)
+            kept = index.with_name(BATCH_FILE)
             self.batch = kept.read_bytes() if kept.exists() else b""
         else:
             with job.state(checkpoint, store) as state:
-                GraphVariables(self._saved).restore(session, state.tensors, checkpoint.uri)
+                self.variables.restore(session, state.tensors, checkpoint.uri)
                 self.batch = state.tensors[BATCH_TENSOR].tobytes() if BATCH_TENSOR in state.tensors else b""
         log.info("restored step %d from %s", checkpoint.step, checkpoint.uri)
 
@@ -309,25 +276,16 @@ class _Graph:
         if saved is not None and (difference := describe_difference(saved, self.layout)):
             raise CheckpointError(f"{checkpoint.uri}: can't be restored into this model: {difference}")
 
-    def _restore_files(self, session: Any, checkpoint: CheckpointRef, prefix: Path) -> None:
-        try:
-            self._saver.restore(session, str(prefix))
-        except _UNFIT as error:
-            raise CheckpointError(
-                f"{checkpoint.uri}: can't be restored into this model: {_one_line(error)}"
-            ) from error
-
 
 def _report_server_changes(job: Job, graph: _Graph, options: TrainingOptions) -> None:
     """Report which changes of parameter servers the model survives. If this process prepares a version whose
     change the model would not survive, reject that version before any training stops for it."""
-    if lost := unsaved_state(graph.graph, in_two_stages=options.async_save):
-        job.allow_server_changes(ServerChanges.NEVER, lost)
-    else:
-        job.allow_server_changes(ServerChanges.ANY)
+    lost = unsaved_state(graph.graph, in_two_stages=options.async_save)
+    changes = ServerChanges.NEVER if lost else ServerChanges.ANY
+    job.allow_server_changes(changes, lost, warn_of_layout(graph.graph, graph.layout))
     if (
         job.preparing
-        and graph.started_from is not None
+        and graph.started_from
         and (difference := describe_difference(graph.started_from, graph.layout))
     ):
         job.refuse_version(f"its variables depend on the number of parameter servers: {difference}")
@@ -413,15 +371,19 @@ def _set_values(job: Job, graph: _Graph, session: Any, store: CheckpointStore, *
             graph.restore(session, checkpoint, job, store)
         except CheckpointError as error:
             job.checkpoint_damaged(checkpoint, error)
-        if refused := job.model_check.confirm(lambda: _loss_of_kept_batch(job, graph, session)):
+        if refused := job.model_check.confirm(
+            lambda: _of_restored(job, lambda: graph.check.of(session, graph.batch)),
+            lambda: _of_restored(job, lambda: graph.fingerprints(session)),
+        ):
             job.cluster_lost(refused)
 
 
-def _loss_of_kept_batch(job: Job, graph: _Graph, session: Any) -> float:
+def _of_restored(job: Job, evaluate: Callable[[], Evaluated]) -> Evaluated:
+    """What `evaluate` returns of a model that was just restored."""
     try:
-        return graph.check.of(session, graph.batch)
+        return evaluate()
     except _LOST as error:
-        job.cluster_lost(_one_line(error))
+        job.cluster_lost(one_line(error))
 
 
 def _rehearse(job: Job, graph: _Graph, session: Any, store: CheckpointStore) -> None:
@@ -440,7 +402,3 @@ def _rehearse(job: Job, graph: _Graph, session: Any, store: CheckpointStore) -> 
         graph.check.of(session, graph.batch)
     if graph.model.example:
         graph.make_step(session, graph.model.example)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:500]

@@ -47,6 +47,7 @@ from edl_workflows.training.collective.nccl_group import choose_group
 from edl_workflows.training.collective.regrouping import DamagedStateError, Place
 from edl_workflows.training.collective.world import Reduced, Wishes
 from edl_workflows.training.data.sampler import Dataset
+from edl_workflows.training.data.torch_data import ElasticDataLoader
 from edl_workflows.training.frameworks.gradient_buckets import GradientBuckets
 from edl_workflows.training.frameworks.torch_parts import make_template, part_of_state, restore_state
 from edl_workflows.training.frameworks.torch_replica import Alone, ReplicaGroup
@@ -63,7 +64,16 @@ from edl_workflows.training.frameworks.torch_state import (
 from edl_workflows.training.job import Job
 from edl_workflows.training.options import TrainingOptions
 
-__all__ = ["Dataset", "TorchModel", "TrainingOptions", "training"]
+__all__ = [
+    "Dataset",
+    "ElasticDataLoader",
+    "TorchModel",
+    "TrainingOptions",
+    "from_saved_state",
+    "part_of_state",
+    "restore_state",
+    "training",
+]
 
 Inputs = Mapping[str, Any]
 
@@ -313,7 +323,9 @@ class TorchTraining:
 
     def sum_losses(self, inputs: Inputs) -> tuple[torch.Tensor, float]:
         """The sum of the losses of a mini-batch, and their number."""
-        losses = self._parts.losses(**self._on_device(inputs))
+        losses = self._parts.losses(
+            **{name: torch.as_tensor(value).to(self._device) for name, value in inputs.items()}
+        )
         return losses.sum(), losses.numel()
 
     def meet(self) -> None:
@@ -346,9 +358,6 @@ class TorchTraining:
                 stateful.load_state_dict(state["more"][name])
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
             _refuse(str(error) or repr(error), error)
-
-    def _on_device(self, inputs: Inputs) -> dict[str, torch.Tensor]:
-        return {name: torch.as_tensor(value).to(self._device) for name, value in inputs.items()}
 
     def _warm_up(self) -> None:
         """Run everything once and undo it: the first step allocates buffers and may compile."""

@@ -43,6 +43,8 @@ from edl_workflows.training.collective.regrouping import Place
 from edl_workflows.training.collective.world import find_place
 from edl_workflows.training.job import Job
 
+__all__ = ["ReplicaGroup", "join_replica_group"]
+
 _BACKEND = "edl-gloo"
 """PyTorch's name for a Gloo backend that listens on the member's own address only."""
 _AGAIN = "again"

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from edl_workflows.pipelines.argo.lint import cel, check, check_texts, crds, schema
+from edl_workflows.pipelines.argo.lint import cel, check, check_texts, schema
 from edl_workflows.pipelines.argo.lint.findings import Finding
+from release import argo_schemas
 from tests.argo.lint.cases import PRINT, PRINTER, SHOW, steps, template, templates, workflow
 from tests.argo.lint.rule_cases import CASES
 
-DEFINITIONS = resources.files("edl_workflows.pipelines.argo.lint") / crds.FILE
+DEFINITIONS = resources.files("edl_workflows.pipelines.argo.lint") / argo_schemas.FILE
 LIBRARY = (
     templates(SHOW)
     .replace("kind: Workflow", "kind: WorkflowTemplate")

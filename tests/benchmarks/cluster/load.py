@@ -222,7 +222,7 @@ def _start_ours(stack: ExitStack, plane: Plane, binaries: Binaries) -> "subproce
     command = [
         sys.executable,
         "-m",
-        "edl_workflows.pipelines.cli",
+        "edl_workflows",
         "controller",
         "run",
         "--all-namespaces",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edl_workflows.local.testing import LocalCluster, cluster
+from tests.local_cluster import LocalCluster, cluster
 from tests.unit.local.support import Pods
 
 

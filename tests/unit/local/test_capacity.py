@@ -7,7 +7,7 @@ import pytest
 
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.local.capacity import MAX_PODS, PODS_PER_CORE, Capacity
-from edl_workflows.local.testing import Settings, cluster
+from tests.local_cluster import Settings, cluster
 from tests.unit.local.support import Pods, container, eventually
 
 CORES = len(os.sched_getaffinity(0))

@@ -10,9 +10,9 @@ from edl_workflows.local import daemon
 from edl_workflows.local.apiserver.server import open_server
 from edl_workflows.local.apiserver.storage.revisions import Object, StoreKey
 from edl_workflows.local.capacity import NODE_NAME
-from edl_workflows.local.testing import LocalCluster, cluster
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.resources import NODES
+from tests.local_cluster import LocalCluster, cluster
 from tests.unit.local.support import Pods, condition, container, eventually
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob
 from edl_workflows.core.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.pipelines.timeline import (
-    PlanStepSpan,
+    PhaseSpan,
     Timeline,
     TimelineRestart,
     TimelineSample,
@@ -70,7 +70,7 @@ def test_spans_are_of_manual_plans() -> None:
     ]
     now = BEGAN.timestamp() + 60
 
-    assert plan_spans(plans, now) == (PlanStepSpan("b", ScalePlanPhase.SCALING, BEGAN.timestamp() + 5, now),)
+    assert plan_spans(plans, now) == (PhaseSpan("b", ScalePlanPhase.SCALING, BEGAN.timestamp() + 5, now),)
 
 
 def test_restarts_goodput_and_data_are_the_status() -> None:
@@ -102,7 +102,7 @@ def test_picture_is_written(tmp_path: Path) -> None:
     line = Timeline(
         "default/j",
         tuple(_sample(t, t) for t in range(30)),
-        (PlanStepSpan("j-scale-1", ScalePlanPhase.SCALING, 3, 9),),
+        (PhaseSpan("j-scale-1", ScalePlanPhase.SCALING, 3, 9),),
         (TimelineRestart(4.0, "ps-1", "Killed"), TimelineRestart(5.0, "version 1", "Recovery")),
         0.9,
     )

@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 
-from edl_workflows.core.scaling.policies import POLICIES
 from edl_workflows.core.scaling.pollux.goodput import BatchLimits, GoodputModel, GradParams
 from edl_workflows.core.scaling.pollux.goodput_fit import FitCache, StepMeasurement, fit_step_times
 from edl_workflows.core.scaling.pollux.speedup import SpeedupTable
@@ -17,6 +16,7 @@ from edl_workflows.simulator import paddle
 from edl_workflows.simulator.application import Application, ValidationTrace
 from edl_workflows.simulator.capacity import CapacityChange, draw_failures, service_changes
 from edl_workflows.simulator.cluster import SimulationSettings
+from edl_workflows.simulator.schedulers.catalog import SCHEDULERS
 from edl_workflows.simulator.study import Study, Workload
 from edl_workflows.simulator.throughput import Placement, StepTime, ThroughputTable
 from edl_workflows.simulator.workload import WorkloadJob
@@ -36,7 +36,7 @@ def digests() -> dict[str, str]:
     fits, applications = FitCache(), _applications()
     settings = SimulationSettings(nodes=3, interference=0.1, changes=_changes())
     found = {}
-    for policy in sorted(entry.name for entry in POLICIES):
+    for policy in sorted(entry.name for entry in SCHEDULERS):
         workload = Workload("day", "day", _jobs(), applications, {"digits": 4})
         found[policy] = _digest(Study(workload, policy, 0, settings).run(fits))
     found["paddle"] = _digest(paddle.run_case(paddle.PaddleCase(4, None, ((0, 300), (40, 100)), seconds=100)))

@@ -12,6 +12,7 @@ from edl_workflows.core.scaling.pollux.goodput_fit import FitCache
 from edl_workflows.simulator.capacity import FAILURE, CapacityChange
 from edl_workflows.simulator.cluster import SimulationSettings
 from edl_workflows.simulator.metrics import RunMetrics
+from edl_workflows.simulator.schedulers.catalog import SCHEDULERS
 from edl_workflows.simulator.store import ResultFile
 from edl_workflows.simulator.study import Study, StudyResult, StudySummary, Workload, summarize_results
 from tests.unit.simulator.builders import application, job
@@ -56,7 +57,7 @@ def test_another_study_has_another_key(other: Study) -> None:
     assert other.key != STUDY.key
 
 
-@pytest.mark.parametrize("policy", ["pollux", "tiresias", "optimus", "fulfilment", "fit"])
+@pytest.mark.parametrize("policy", [entry.name for entry in SCHEDULERS])
 def test_every_policy_completes_all_jobs(policy: str) -> None:
     """With each policy, all jobs complete on one node with four GPUs."""
     found = StudyResult.of(replace(STUDY, policy=policy), replace(STUDY, policy=policy).run(FitCache()))

@@ -1,13 +1,20 @@
-"""The typed calls' connection: what closing it means while others talk."""
+"""The typed calls of a master's API, and what closing their connection means while others talk."""
 
+import inspect
+import re
 import threading
+from collections.abc import Callable
+from typing import Any, get_type_hints
 
 import httpx
 import pytest
+from pydantic import BaseModel, TypeAdapter
 
 from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.core.protocol.nodes import Directive, NodeRef
+from edl_workflows.core.protocol.routes import ROUTES, Route
 from edl_workflows.training.client import MasterClient
+from tests.unit.core.protocol.route_examples import ANSWERS, REQUESTS
 
 NODE = NodeRef(type="worker", id=0)
 
@@ -58,3 +65,61 @@ def test_an_idle_client_closes_at_once() -> None:
     with MasterClient("http://master", "token", transport):
         pass
     assert transport.closed.is_set()
+
+
+CALLS = {
+    name: method
+    for name, method in vars(MasterClient).items()
+    if inspect.isfunction(method) and not name.startswith("_") and name != "close"
+}
+MESSAGES = {route.request: body for route, body in REQUESTS.items()}
+_OTHERS = {NodeRef: NODE, str: "name", int: -1, float: 0.0}
+
+
+def answer_by_table(requests: list[tuple[Route[Any, Any], httpx.Request]]) -> httpx.MockTransport:
+    """Answers each request as the table says, and records it with its route."""
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        route = next(
+            route
+            for route in ROUTES
+            if route.method == request.method
+            and re.fullmatch(re.sub(r"{\w+}", r"\\w+", route.path), request.url.path)
+        )
+        requests.append((route, request))
+        return httpx.Response(200, json=ANSWERS[route.answer])
+
+    return httpx.MockTransport(handle)
+
+
+def call(client: MasterClient, method: Callable[..., Any]) -> Any:
+    """Call a method with the example of its message."""
+    hints = get_type_hints(method)
+    del hints["return"]
+    arguments = {
+        name: _OTHERS[hint] if hint in _OTHERS else hint.model_validate(MESSAGES[hint])
+        for name, hint in hints.items()
+    }
+    return method(client, **arguments)
+
+
+def test_each_call_is_a_route_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each method calls another route of the table, with the route's message, and returns the model of its
+    answer. None is missing but those for people. No reply costs a TypeAdapter, which takes six times as long
+    to build as a reply to parse."""
+    built: list[object] = []
+    monkeypatch.setattr(TypeAdapter, "__init__", lambda *arguments, **_: built.append(arguments))
+    requests: list[tuple[Route[Any, Any], httpx.Request]] = []
+
+    with MasterClient("http://master", "token", answer_by_table(requests)) as client:
+        answers = [call(client, method) for method in CALLS.values()]
+
+    assert not built
+    assert [type(one) for one in answers] == [route.answer for route, _ in requests]
+    for route, request in requests:
+        assert tuple(request.url.params) == route.query
+        if route.method == "POST" and route.request is not None:
+            message = route.request.model_validate_json(request.content)
+            assert message.model_dump_json().encode() == request.content
+    machine = [route for route in ROUTES if issubclass(route.answer, BaseModel)]
+    assert sorted(route.path for route, _ in requests) == sorted(route.path for route in machine)

@@ -21,7 +21,7 @@ from edl_workflows.training.checkpoints.remote_store import open_store
 from edl_workflows.training.checkpoints.restoring import CheckpointRestorer
 from edl_workflows.training.checkpoints.saving import SaveWish
 from edl_workflows.training.checkpoints.snapshots import SnapshotFolder, SnapshotStage, claim_folder
-from edl_workflows.training.checkpoints.tensor_parts import export_safetensors, load_checkpoint, write_offsets
+from edl_workflows.training.checkpoints.tensor_parts import load_checkpoint, write_offsets
 from edl_workflows.training.checkpoints.tensors import (
     CopyGuard,
     State,
@@ -33,6 +33,7 @@ from edl_workflows.training.checkpoints.tensors import (
 from edl_workflows.training.checkpoints.two_stages import TwoStages
 from edl_workflows.training.client import MasterClient
 from edl_workflows.training.environment import NodeEnvironment
+from edl_workflows.training.frameworks.saved_model import export_safetensors
 from edl_workflows.training.job import Job
 from tests.unit.training.fake_master import TOKEN, FakeMaster, eventually, world
 from tests.unit.training.test_snapshots import copied

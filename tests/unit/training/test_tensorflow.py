@@ -43,7 +43,8 @@ def restored(adapter: Any, error: Exception) -> Any:
         raise error
 
     graph = adapter._Graph.__new__(adapter._Graph)
-    graph._saver = SimpleNamespace(restore=restore)
+    graph.graph = adapter.tf.Graph()
+    graph.saver = SimpleNamespace(restore=restore)
     graph.layout = {}
     return graph
 
@@ -62,7 +63,7 @@ def test_checkpoint_of_another_model_is_named(adapter: Any, tmp_path: Path) -> N
         start_from=lambda _store: ref,
         checkpoint_damaged=damaged,
         holds=lambda _ref: False,
-        model_check=SimpleNamespace(confirm=lambda _evaluate: ""),
+        model_check=SimpleNamespace(confirm=lambda _evaluate, _fingerprint: ""),
     )
     adapter._set_values(worker, restored(adapter, error), None, CheckpointStore(tmp_path), keep=True)
 
@@ -97,7 +98,7 @@ def opened(adapter: Any, made: Any) -> Any:
 def values_of(session: Any, variables: list[Any]) -> dict[str, Any]:
     """The tensors that a state holds."""
     from edl_workflows.training.checkpoints.tensors import StateBlock, read_state
-    from edl_workflows.training.frameworks.tf_state import GraphVariables
+    from edl_workflows.training.frameworks.tf1.tf_state import GraphVariables
 
     block = StateBlock(GraphVariables(variables).state(session, 5))
     memory = bytearray(block.size)
@@ -108,7 +109,7 @@ def values_of(session: Any, variables: list[Any]) -> dict[str, Any]:
 def test_state_is_restored_with_another_number_of_servers(adapter: Any) -> None:
     """A variable that was partitioned over two servers is one tensor in the state, and is restored on three
     servers."""
-    from edl_workflows.training.frameworks.tf_state import GraphVariables
+    from edl_workflows.training.frameworks.tf1.tf_state import GraphVariables
 
     before, after = graph_of(adapter, 2, 1.5), graph_of(adapter, 3, 0.0)
     with opened(adapter, before) as session:
@@ -128,7 +129,7 @@ def test_state_is_restored_with_another_number_of_servers(adapter: Any) -> None:
 
 def test_state_of_another_model_changes_nothing(adapter: Any) -> None:
     """A shape that differs, or a variable that is missing, is named before any variable is set."""
-    from edl_workflows.training.frameworks.tf_state import GraphVariables
+    from edl_workflows.training.frameworks.tf1.tf_state import GraphVariables
 
     mine, other = graph_of(adapter, 2, 1.0), graph_of(adapter, 2, 9.0, rows=8)
     with opened(adapter, other) as session:

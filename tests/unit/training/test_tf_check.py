@@ -39,7 +39,7 @@ def without_inputs(tf: Any) -> tuple[Any, dict[str, Any]]:
 
 def asked(tf: Any, build: Callable[[Any], tuple[Any, dict[str, Any]]], values: dict[str, Any] | None) -> Any:
     """The loss before, the batch that was kept, and the loss of it in another session."""
-    from edl_workflows.training.frameworks.tf_check import LossCheck
+    from edl_workflows.training.frameworks.tf1.tf_check import LossCheck
 
     with tf.Graph().as_default():
         check = LossCheck(*build(tf))
@@ -84,7 +84,7 @@ def test_nothing_is_compared_that_can_not_be(tf: Any, build: Any, values: Any, m
 @pytest.mark.parametrize("name", ["file", "allow_pickle", "args", "a/b:0"])
 def test_inputs_may_have_any_name(name: str) -> None:
     """The inputs of a kept batch may have any name."""
-    from edl_workflows.training.frameworks import tf_check
+    from edl_workflows.training.frameworks.tf1 import tf_check
 
     kept = tf_check.decode_batch(tf_check.encode_batch({name: [1.0, 2.0], "other": b"text"}))
     assert {name: array.tolist() for name, array in kept.items()} == {name: [1.0, 2.0], "other": b"text"}
@@ -93,7 +93,7 @@ def test_inputs_may_have_any_name(name: str) -> None:
 def test_large_batch_is_cut(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first records of a batch that is too large are kept. A single input that is too large is
     rejected."""
-    from edl_workflows.training.frameworks import tf_check
+    from edl_workflows.training.frameworks.tf1 import tf_check
 
     monkeypatch.setattr(tf_check, "MAX_BATCH_BYTES", 100)
     batch = tf_check.encode_batch({"a": np.arange(100, dtype=np.int8), "b": np.arange(100, dtype=np.int8)})

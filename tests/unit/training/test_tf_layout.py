@@ -145,9 +145,10 @@ def test_parts_are_spread_over_all_servers(adapter: Any, store: CheckpointStore)
 
 
 def test_checkpoint_of_an_earlier_version_keeps_its_cut(adapter: Any, store: CheckpointStore) -> None:
-    """Earlier versions partitioned each variable by the number of servers and did not record it. The
-    partitions are read from TensorFlow's index, and lookups give the same values."""
-    with Servers(adapter, store, 2, partitions=2) as former:
+    """Earlier versions partitioned each variable by the number of servers, looked it up with the program's
+    strategy, and recorded neither. The partitions are read from TensorFlow's index, and lookups give the same
+    values."""
+    with Servers(adapter, store, 2, cut_by_servers) as former:
         expected = former.looked_up()
         ref = forget_layout(former.save())
     with Servers(adapter, store, 3) as servers:
@@ -161,7 +162,7 @@ def test_former_two_stage_checkpoint_is_refused_until_its_cut_is_said(
 ) -> None:
     """A checkpoint in safetensors' format of an earlier version does not say how its variables were
     partitioned. It is rejected, and the error says what to set."""
-    with Servers(adapter, store, 2, partitions=2) as former:
+    with Servers(adapter, store, 2, cut_by_servers) as former:
         expected = former.looked_up()
         state = former.graph.state(former.session)
         ref = store.publish(3, lambda folder: adapter_save(folder, state))
@@ -210,7 +211,7 @@ def test_differences_are_named() -> None:
 def test_damaged_index_is_named(adapter: Any, tmp_path: Path, content: bytes) -> None:
     """A file that is not the index of a TensorFlow checkpoint raises CheckpointError with its path, whatever
     it contains."""
-    from edl_workflows.training.frameworks.tf_layout import read_layout
+    from edl_workflows.training.frameworks.tf1.tf_layout import read_layout
 
     file = tmp_path / "model.ckpt.index"
     file.write_bytes(content)
@@ -237,7 +238,7 @@ def test_state_outside_of_the_checkpoints_is_found(
 ) -> None:
     """State that no checkpoint holds would be lost with its server. It is named before anyone plans a change
     of servers."""
-    from edl_workflows.training.frameworks.tf_layout import unsaved_state
+    from edl_workflows.training.frameworks.tf1.tf_layout import unsaved_state
 
     tf, tf1 = adapter.tf, adapter.tf1
     with tf.Graph().as_default() as graph:
@@ -275,3 +276,64 @@ def servers_state(store: CheckpointStore) -> Callable[..., Any]:
         yield tensors.load(store.local(ref) / "state.safetensors")
 
     return state
+
+
+def test_variables_on_one_server_are_named(adapter: Any) -> None:
+    """Variables that are large enough to be cut, but were not made with `get_variable`, are named with their
+    size, without the slots of their optimizer; so are tables whose rows are not in the order of the ids."""
+    from edl_workflows.training.frameworks.tf1.tf_graph import ModelGraph
+    from edl_workflows.training.frameworks.tf1.tf_partitions import (
+        Partitions,
+        partition_by_size,
+        warn_of_layout,
+    )
+
+    tf, tf1 = adapter.tf, adapter.tf1
+
+    def build() -> Any:
+        table = tf1.get_variable("table", (ROWS, WIDTH))
+        own = tf1.get_variable("own", (ROWS, WIDTH), partitioner=tf1.fixed_size_partitioner(2))
+        plain = tf1.Variable(tf.zeros((2 * ROWS, WIDTH)), name="plain")
+        tf1.Variable(tf.zeros((100, WIDTH)), name="small")
+        layer = tf.keras.layers.Embedding(ROWS, WIDTH, name="layer")
+        rows = [tf1.nn.embedding_lookup(variable, IDS) for variable in (table, own, plain)]
+        loss = tf1.reduce_sum(tf.add_n(rows)) + tf1.reduce_sum(layer(IDS))
+        return adapter.Model(tf1.train.AdagradOptimizer(1.0).minimize(loss), loss, {})
+
+    graph = ModelGraph(build, Partitions(partition_by_size(16), None))
+    spread, ordered = warn_of_layout(graph.graph, graph.layout)
+    assert spread == (
+        "on one parameter server each, however many there are: plain (1.2 MiB), layer/embeddings (0.6 MiB); "
+        "only variables of tf.compat.v1.get_variable are spread, not those of tf.Variable or of Keras layers"
+    )
+    assert ordered == (
+        "the program sets a partitioner and looks up with partition_strategy 'mod': own; their rows are "
+        "not in the order of the ids in the checkpoints: read these with open_model of edl_workflows.training"
+    )
+
+
+def test_fingerprints_are_those_of_the_model_wherever_it_is(adapter: Any, store: CheckpointStore) -> None:
+    """The sample of the variables is the same on 1, 2 and 3 servers, and another if one of its rows is, in a
+    table or in the optimizer's slot for it."""
+
+    def build(adapter: Any, servers: int) -> Any:
+        rows = looked_up(adapter, servers)
+        loss = adapter.tf1.reduce_sum(rows)
+        adapter.tf1.train.AdagradOptimizer(1.0).minimize(loss)
+        slots = [v for v in adapter.tf1.global_variables() if "Adagrad" in v.op.name]
+        self.changes = [slots[0][0:1].assign(slots[0][0:1] + 1.0).op]
+        return rows
+
+    self = SimpleNamespace(changes=[])
+    with Servers(adapter, store, 1, build) as first:
+        expected = first.graph.fingerprints(first.session)
+        assert {"table", "table/Adagrad", "global_step"} == expected.keys()
+        ref = first.save()
+    for count in (2, 3):
+        with Servers(adapter, store, count, build) as servers:
+            assert servers.graph.fingerprints(servers.session) != expected
+            servers.restore(ref)
+            assert servers.graph.fingerprints(servers.session) == expected
+            servers.session.run(self.changes)
+            changed = servers.graph.fingerprints(servers.session)
+            assert [name for name in expected if changed[name] != expected[name]] == ["table/Adagrad"]

@@ -15,7 +15,6 @@ from pydantic import Field, model_validator
 from edl_workflows.core.exceptions import Problem
 from edl_workflows.core.jobs import validation
 from edl_workflows.core.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
-from edl_workflows.core.kubernetes import api
 from edl_workflows.core.kubernetes.objects import (
     FINAL_PHASES,
     Metadata,
@@ -38,7 +37,6 @@ MAX_TASK_NAME = 63 - len("j--0")
 _POD_NAME_PART = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
 
 
-KIND = api.DI_JOBS.kind
 MAIN_CONTAINER = "di-container"
 """Name of the container that runs the task. If a template has no such container, the first one runs the
 task."""

@@ -7,10 +7,10 @@ from what the program imports.
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.jobs.elastic_job.adapters import ADAPTERS, FRAMEWORKS, PACKAGES, Adapter, Framework
 from edl_workflows.core.jobs.elastic_job.model import KIND, DistributionStrategy
 from edl_workflows.core.jobs.elastic_job.program import TrainingProgram
 from edl_workflows.core.jobs.manifests import overlay_template
@@ -23,24 +23,6 @@ WAITING_SECONDS = 10
 """Seconds for which the workers of a collective job wait for another worker, after the last one has joined,
 before they begin."""
 
-
-class Framework(StrEnum):
-    """The framework of a training program."""
-
-    NUMPY = "numpy"
-    TORCH = "torch"
-    TENSORFLOW = "tensorflow"
-
-
-_COLLECTIVE = {
-    "edl_workflows.training.collective",
-    "edl_workflows.training.collective.world",
-    "edl_workflows.training.frameworks.torch_collective",
-    "edl_workflows.training.frameworks.hugging_face",
-    "edl_workflows.training.frameworks.lightning",
-    "edl_workflows.training.frameworks.tensorflow_collective",
-}
-_SERVED = "edl_workflows.training.frameworks.tensorflow"
 _LIBRARY = "edl_workflows.training"
 _CALLER = "edl_workflows.training.function"
 """Every program that was made from a function imports it."""
@@ -98,8 +80,13 @@ def render_job(program: TrainingProgram, options: ProgramOptions) -> dict[str, A
     """
     strategy = choose_strategy(program, options)
     if options.servers and strategy is not DistributionStrategy.PARAMETER_SERVER:
+        served = " or ".join(
+            adapter.module
+            for adapter in ADAPTERS
+            if adapter.strategy is DistributionStrategy.PARAMETER_SERVER
+        )
         raise InvalidError(
-            f"a job with {strategy} has no parameter servers; leave them out, or use {_SERVED} in the program"
+            f"a job with {strategy} has no parameter servers; leave them out, or use {served} in the program"
         )
     if options.max_workers and options.max_workers < options.workers:
         raise InvalidError(
@@ -126,29 +113,59 @@ def choose_strategy(program: TrainingProgram, options: ProgramOptions) -> Distri
     """The strategy of a program's job.
 
     The first that applies: the strategy in `options`; all-reduce if the program imports an adapter for
-    collective jobs; parameter servers if there are any, if the program imports the TensorFlow adapter for
-    them, or if it uses the library without a framework (its workers share the data); else all-reduce, with
-    which unchanged programs find their group in the environment.
+    collective jobs; parameter servers if there are any, if the program imports an adapter for them, or if it
+    uses the library without a framework (its workers share the data); else all-reduce, with which unchanged
+    programs find their group in the environment.
+
+    Raises:
+        InvalidError: the program imports an adapter that is not in the registry, and none that is.
     """
     if options.strategy is not None:
         return options.strategy
-    imported = {module for module in imported_modules(program) if not module.startswith(_CALLER)}
-    if imported & _COLLECTIVE:
+    strategies = {adapter.strategy for adapter in imported_adapters(program)}
+    if DistributionStrategy.ALLREDUCE in strategies:
         return DistributionStrategy.ALLREDUCE
-    if options.servers or _SERVED in imported:
+    if options.servers or DistributionStrategy.PARAMETER_SERVER in strategies:
         return DistributionStrategy.PARAMETER_SERVER
     framework = options.framework or recognize_framework(program)
-    if framework is Framework.NUMPY and any(module.startswith(_LIBRARY) for module in imported):
+    if framework is Framework.NUMPY and any(
+        _is_within(module, _LIBRARY) and not _is_within(module, _CALLER)
+        for module in imported_modules(program)
+    ):
         return DistributionStrategy.PARAMETER_SERVER
     return DistributionStrategy.ALLREDUCE
 
 
 def recognize_framework(program: TrainingProgram) -> Framework:
     """The framework that a program imports; NumPy if it imports no other."""
-    roots = {module.partition(".")[0] for module in imported_modules(program)}
-    if roots & {"tensorflow", "keras"} or _SERVED in set(imported_modules(program)):
-        return Framework.TENSORFLOW
-    return Framework.TORCH if roots & {"torch", "lightning", "transformers"} else Framework.NUMPY
+    imported = {PACKAGES.get(module.partition(".")[0]) for module in imported_modules(program)}
+    imported |= {Framework.NUMPY, *(adapter.framework for adapter in imported_adapters(program))}
+    return [framework for framework in Framework if framework in imported][-1]
+
+
+def imported_adapters(program: TrainingProgram) -> list[Adapter]:
+    """The adapters that a program imports.
+
+    Raises:
+        InvalidError: it imports an adapter that is not in the registry, and none that is.
+    """
+    modules = set(imported_modules(program))
+    adapters = [
+        adapter for adapter in ADAPTERS if any(_is_within(module, adapter.module) for module in modules)
+    ]
+    unregistered = sorted(module for module in modules if module.startswith(f"{FRAMEWORKS}."))
+    if unregistered and not adapters:
+        registered = ", ".join(adapter.module for adapter in ADAPTERS)
+        raise InvalidError(
+            f"the program imports {unregistered[0]}, which is not a registered adapter, so the strategy of "
+            f"its job is not known; import one of {registered}, or add a row for the module to "
+            "edl_workflows/core/jobs/elastic_job/adapters.py"
+        )
+    return adapters
+
+
+def _is_within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
 
 
 def imported_modules(program: TrainingProgram) -> Iterator[str]:

@@ -6,7 +6,6 @@ module only counts them, and deletes them when the job is suspended or has ended
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from datetime import timedelta
 
 from edl_workflows.core.jobs import manifests, obstacles
 from edl_workflows.core.jobs.actions import Actions, Deletion, Manifest, Observed
@@ -15,6 +14,7 @@ from edl_workflows.core.jobs.elastic_job.facts import ElasticJobFacts
 from edl_workflows.core.jobs.elastic_job.missing_pods import missing_pods_event, why_pods_are_missing
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob, ElasticJobPhase, ReplicaSpec
 from edl_workflows.core.jobs.elastic_job.status import make_events, spec_replicas, status_delay, status_patch
+from edl_workflows.core.jobs.replicas.facts import seconds_to_restart
 from edl_workflows.core.jobs.scale_plan.model import KIND as SCALE_PLAN
 from edl_workflows.core.jobs.status import PhaseVerdict
 from edl_workflows.core.kubernetes import names
@@ -22,7 +22,6 @@ from edl_workflows.core.kubernetes import names
 KEPT_PLANS = 10
 """Finished plans of a job that stay for users to read, of each scale type; older ones are deleted."""
 
-MAX_BACKOFF = timedelta(seconds=300)
 
 FATAL_EXIT_CODE = 1
 """A master that ends with this code has given the job up (upstream's rule). After any other nonzero code the
@@ -217,22 +216,12 @@ def _master_pod(facts: ElasticJobFacts, index: int, restarts: int) -> Manifest:
 
 
 def _until_restart(facts: ElasticJobFacts) -> float:
-    """Seconds until a failed master's successor is made: none after the first failure, then 10, 20, 40 and so
-    on.
-    """
+    """Seconds until a failed master's successor is made."""
     master = facts.master
-    if (
-        master is None
-        or not manifests.has_ended(master)
-        or _disrupted(master)
-        or not facts.failures_before_master
-    ):
+    if master is None or not manifests.has_ended(master) or _disrupted(master):
         return 0.0
     finished = manifests.parse_time(manifests.exit_of_first_container(master).get("finishedAt"))
-    if finished is None:
-        return 0.0
-    backoff = min(timedelta(seconds=10 * 2 ** (facts.failures_before_master - 1)), MAX_BACKOFF)
-    return max(0.0, (finished + backoff - facts.now).total_seconds())
+    return seconds_to_restart(facts.failures_before_master + 1, finished, facts.now)
 
 
 def _act(

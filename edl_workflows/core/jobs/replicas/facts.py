@@ -6,35 +6,26 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Generic, TypeVar
 
+from edl_workflows.core.backoff import Backoff
 from edl_workflows.core.jobs import manifests
 from edl_workflows.core.jobs.actions import Manifest, Observed
 from edl_workflows.core.jobs.status import Job
 
-FIRST_BACKOFF = timedelta(seconds=10)
-MAX_BACKOFF = timedelta(seconds=300)
-
-
-def restart_backoff(failures: int) -> timedelta:
-    """How long a failed pod stays before it is replaced: not at all after the first failure, then 10, 20, 40
-    … 300 s.
-
-    Args:
-        failures: how often the replica has failed, this failure included.
-    """
-    return timedelta() if failures <= 1 else min(FIRST_BACKOFF * 2 ** min(failures - 2, 5), MAX_BACKOFF)
+_BACKOFF = Backoff(first=10, most=300)
 
 
 def seconds_to_restart(failures: int, since: datetime | None, now: datetime) -> float:
-    """Seconds until a failed pod is replaced.
+    """Seconds until a failed pod is replaced. It stays not at all after the first failure, then 10, 20, 40 …
+    300 s.
 
     Args:
-        failures: see `restart_backoff`.
+        failures: how often the replica has failed, this failure included.
         since: when the pod failed; None if unknown.
         now: the time of the decision.
     """
     if failures <= 1 or since is None:
         return 0.0
-    return max(0.0, (since + restart_backoff(failures) - now).total_seconds())
+    return max(0.0, (since + timedelta(seconds=_BACKOFF.delay(failures - 1)) - now).total_seconds())
 
 
 def has_succeeded(pod: Manifest | None) -> bool:

@@ -230,14 +230,14 @@ class PlanCheckpoint(Status):
     step: int
 
 
-class PlanVerification(Status):
+class ModelVerification(Status):
     """Whether the changed cluster has the same model: what the model says of the same records, by the
     program's own graph.
 
     Attributes:
         result: ``NotCompared``: the program gives nothing to compare, or the plan failed before.
         before, after: the switch; the loss of the chief's last batch, or what the program compares.
-        message: why nothing was compared.
+        message: why nothing was compared, or only the variables.
     """
 
     result: Literal["Pending", "Same", "Different", "NotCompared"]
@@ -270,7 +270,7 @@ class ScalePlanStatus(Status):
     resumed_step: int | None = None
     stall_seconds: float | None = None
     cluster_version: int | None = None
-    verification: PlanVerification | None = None
+    verification: ModelVerification | None = None
 
 
 class ScalePlan(Resource):

@@ -53,7 +53,7 @@ _CAUSE = 2048
 
 
 @dataclass(frozen=True)
-class _PlanVerdict:
+class _Verdict:
     phase: ScalePlanPhase
     reason: str
     message: str = ""
@@ -92,26 +92,26 @@ def _without_job(plan: ScalePlan, now: datetime) -> Actions:
     if left > 0:
         return Actions(requeue_after=left)
     message = f"there is no ElasticJob {plan.metadata.namespace or 'default'}/{plan.job} (spec.ownerJob)"
-    return _end(plan, _PlanVerdict(ScalePlanPhase.FAILED, "JobNotFound", message), now)
+    return _end(plan, _Verdict(ScalePlanPhase.FAILED, "JobNotFound", message), now)
 
 
-def _hopeless(plan: ScalePlan, job: ElasticJob, observed: Observed) -> _PlanVerdict | None:
+def _hopeless(plan: ScalePlan, job: ElasticJob, observed: Observed) -> _Verdict | None:
     if job.finished:
         succeeded = job.status.phase is ElasticJobPhase.SUCCEEDED
         end = [job.status.phase, *(() if succeeded else (job.status.reason, job.status.message[:_CAUSE]))]
         how = ": ".join(filter(None, end))
         message = f"ElasticJob {job.key} has ended ({how}); a plan can't change it any more"
-        return _PlanVerdict(ScalePlanPhase.FAILED, JOB_FINISHED if succeeded else JOB_FAILED, message)
+        return _Verdict(ScalePlanPhase.FAILED, JOB_FINISHED if succeeded else JOB_FAILED, message)
     if plan.auto and job.spec.suspend:
         message = f"ElasticJob {job.key} is suspended; its next master asks anew"
-        return _PlanVerdict(ScalePlanPhase.FAILED, "JobSuspended", message)
+        return _Verdict(ScalePlanPhase.FAILED, "JobSuspended", message)
     if not plan.auto and plan.status.phase not in (None, ScalePlanPhase.PENDING):
         return None  # it has begun: pods that it names may be gone by now
     own = sorted(manifests.name_of(p) for p in observed.of("Pod") if manifests.owned_by(p, job))
     nodes = [name for name in own if names.parse_node_name(job.metadata.name, name)]
     problems = find_plan_problems(plan, job, nodes)
     if problems:
-        return _PlanVerdict(ScalePlanPhase.FAILED, "InvalidPlan", "; ".join(map(str, problems))[:4096])
+        return _Verdict(ScalePlanPhase.FAILED, "InvalidPlan", "; ".join(map(str, problems))[:4096])
     return None
 
 
@@ -159,7 +159,7 @@ def _carry_out(plan: ScalePlan, job: ElasticJob, observed: Observed) -> Actions:
     if foreign:
         return _end(
             plan,
-            _PlanVerdict(ScalePlanPhase.FAILED, NAME_CONFLICT, manifests.describe_conflict(foreign[0], job)),
+            _Verdict(ScalePlanPhase.FAILED, NAME_CONFLICT, manifests.describe_conflict(foreign[0], job)),
             observed.now,
         )
     delete = tuple(_removals(plan, job, observed))
@@ -168,7 +168,7 @@ def _carry_out(plan: ScalePlan, job: ElasticJob, observed: Observed) -> Actions:
         return _refused(plan, refused, Actions(tuple(missing), delete), observed.now)
     # The status is written only after the creates and deletes have succeeded, so one round is enough.
     summary = f"{len(plan.spec.create_pods)} pods created, {len(plan.spec.remove_pods)} removed"
-    ended = _end(plan, _PlanVerdict(ScalePlanPhase.SUCCEEDED, "PlanSucceeded", summary), observed.now)
+    ended = _end(plan, _Verdict(ScalePlanPhase.SUCCEEDED, "PlanSucceeded", summary), observed.now)
     return replace(ended, create=tuple(missing), delete=delete)
 
 
@@ -176,8 +176,8 @@ def _refused(plan: ScalePlan, refused: Sequence[Refusal], again: Actions, now: d
     first = next((r for r in refused if r.invalid), refused[0])
     message = f"the API server refused {first.kind} {first.name}: {first.message}"
     if first.invalid:
-        return _end(plan, _PlanVerdict(ScalePlanPhase.FAILED, POD_REFUSED, message), now)
-    status = _status(plan, _PlanVerdict(ScalePlanPhase.SCALING, POD_REFUSED, message), now)
+        return _end(plan, _Verdict(ScalePlanPhase.FAILED, POD_REFUSED, message), now)
+    status = _status(plan, _Verdict(ScalePlanPhase.SCALING, POD_REFUSED, message), now)
     return replace(again, status=status, requeue_after=RETRY_SECONDS)
 
 
@@ -198,14 +198,14 @@ def _removals(plan: ScalePlan, job: ElasticJob, observed: Observed) -> Iterator[
             yield manifests.delete_object(pod)
 
 
-def _end(plan: ScalePlan, outcome: _PlanVerdict, now: datetime) -> Actions:
+def _end(plan: ScalePlan, outcome: _Verdict, now: datetime) -> Actions:
     # No Event for an auto plan that succeeded: its pods show it.
     succeeded = outcome.phase is ScalePlanPhase.SUCCEEDED
     events = () if succeeded else (Event("Warning", outcome.reason, outcome.message),)
     return Actions(status=_status(plan, outcome, now), events=events)
 
 
-def _status(plan: ScalePlan, outcome: _PlanVerdict, now: datetime) -> dict[str, Any] | None:
+def _status(plan: ScalePlan, outcome: _Verdict, now: datetime) -> dict[str, Any] | None:
     final = outcome.phase.final
     status = plan.status
     condition = Condition(

@@ -25,7 +25,7 @@ _ROLES: dict[ReplicaType, str] = {
 def to_v1(job: TFJob) -> ConvertedJob:
     """The job as ``kubeflow.org/v1``: policies in ``runPolicy``, types in v1's spelling."""
     spec = job.spec.to_dict()
-    for name in _policy_fields():
+    for name in [field.alias or name for name, field in Policies.model_fields.items()]:
         spec.pop(name, None)
     run_policy = spec.pop("runPolicy", {}) | job.spec.policies.to_dict()
     spec["tfReplicaSpecs"] = _by_type(spec)
@@ -52,10 +52,6 @@ def to_v1alpha2(job: TFJob) -> ConvertedJob:
 def to_elastic_job(job: TFJob) -> ConvertedJob:
     lost = ["successPolicy"] if job.spec.success_policy else []
     return conversion.to_elastic_job(job, TENSORFLOW.container, _ROLES, lost)
-
-
-def _policy_fields() -> list[str]:
-    return [field.alias or name for name, field in Policies.model_fields.items()]
 
 
 def _by_type(spec: Mapping[str, Any]) -> dict[str, Any]:

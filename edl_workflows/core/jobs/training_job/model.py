@@ -14,7 +14,6 @@ from edl_workflows.core.exceptions import Problem
 from edl_workflows.core.jobs import validation
 from edl_workflows.core.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
 from edl_workflows.core.jobs.training_job.types import IMAGE, PORT, Launcher, TrainingRole
-from edl_workflows.core.kubernetes import api
 from edl_workflows.core.kubernetes.objects import (
     Model,
     PodTemplate,
@@ -86,9 +85,6 @@ RULES: tuple[tuple[str, str], ...] = (
 )
 """The checks of `_find_spec_problems` in CEL, for the API server."""
 
-
-KIND = api.TRAINING_JOBS.kind
-API_VERSION = api.TRAINING_JOBS.api_version
 
 Instances = Annotated[int, Field(ge=1, le=10_000)]
 Ports = Annotated[int, Field(ge=0, le=1000)]

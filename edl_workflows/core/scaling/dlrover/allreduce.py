@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from edl_workflows.core.scaling.dlrover.bounds import bound_plan, count_range
+from edl_workflows.core.scaling.dlrover.bounds import bound_advice, count_range
 from edl_workflows.core.scaling.dlrover.resources import (
     WORKER,
+    Advice,
     OptimizerJob,
-    ResourcePlan,
-    empty_plan,
-    group_plan,
+    empty_advice,
+    role_advice,
 )
 from edl_workflows.core.scaling.dlrover.samples import MAX_SPEED
 
@@ -182,19 +182,19 @@ class WorldSize:
     speeds: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
 
-def workers_plan(job: OptimizerJob, size: WorldSize) -> ResourcePlan:
-    """Plan the number of workers of a collective job by `decide_workers`.
+def advise_worker_count(job: OptimizerJob, size: WorldSize) -> Advice:
+    """Advise the number of workers of a collective job by `decide_workers`.
 
-    There is no plan until all wanted workers run. The room that `resourceLimits` leave counts as free in the
-    cluster. Whether a new node can be scheduled shows only when it is created, and a plan whose nodes stay
-    pending is withdrawn.
+    There is no advice until all wanted workers run. The room that `resourceLimits` leave counts as free in
+    the cluster. Whether a new node can be scheduled shows only when it is created, and advice whose nodes
+    stay pending is withdrawn.
     """
     role = job.roles.get(WORKER)
     if role is None or not role.auto_scale:
-        return empty_plan("workers: autoScale is off")
+        return empty_advice("workers: autoScale is off")
     running = sum(node.pending_since is None for node in job.of(WORKER))
     if running != role.count:
-        return empty_plan(f"{running} of {role.count} workers run", waiting=True)
+        return empty_advice(f"{running} of {role.count} workers run", waiting=True)
     allowed = count_range(job, WORKER)
     possible = {
         count: [speed for speed in measured if math.isfinite(speed) and 0 < speed <= MAX_SPEED]
@@ -212,12 +212,12 @@ def workers_plan(job: OptimizerJob, size: WorldSize) -> ResourcePlan:
         )
     )
     if decision.workers == role.count:
-        return empty_plan(decision.reason)
-    return bound_plan(job, group_plan(WORKER, decision.reason, decision.workers), tolerance=0.0)
+        return empty_advice(decision.reason)
+    return bound_advice(job, role_advice(WORKER, decision.reason, decision.workers), tolerance=0.0)
 
 
 def _room(job: OptimizerJob, most: int) -> int:
     """How many more workers the job's limits allow."""
-    fitting = bound_plan(job, group_plan(WORKER, "", most), tolerance=0.0).node_group_resources.get(WORKER)
+    fitting = bound_advice(job, role_advice(WORKER, "", most), tolerance=0.0).node_group_resources.get(WORKER)
     count = job.roles[WORKER].count
     return max(0, (count if fitting is None or fitting.count is None else fitting.count) - count)

@@ -1,9 +1,9 @@
-"""Reduces a proposed plan to what the user's bounds and the job's limits allow.
+"""Reduces an optimizer's advice to what the user's bounds and the job's limits allow.
 
-Every public function of an optimizer returns a plan that has passed `bound_plan`, so these rules hold for all
-plans:
+Every public function of an optimizer returns advice that has passed `bound_advice`, so these rules hold for
+all advice:
 
-1. A job with invalid limits or bounds gets no plan.
+1. A job with invalid limits or bounds gets no advice.
 2. A role with ``autoScale: false`` and its nodes don't change. Changes of other roles are kept (upstream
    drops them).
 3. Counts and sizes lie within the user's bounds or, without these, within DLRover's constants, widened to
@@ -23,21 +23,21 @@ from edl_workflows.core.scaling.dlrover.resources import (
     TRAINERS,
     UNITS,
     WORKER,
+    Advice,
     NodeGroupResource,
     NodeSize,
     OptimizerJob,
     OptimizerNode,
     Range,
-    ResourcePlan,
-    apply_plan,
-    empty_plan,
+    empty_advice,
+    follow_advice,
     total_amount,
 )
 
 SIZES = {"cpu": Range(4, 32), "memory": Range(6_144, 65_536)}
 """Cores and MiB of one node (DLRover's NodeResourceLimit)."""
 COUNTS = {PS: Range(1, 15), WORKER: Range(1, 60)}
-"""DLRover's bounds. Plans don't change the number of nodes of other roles."""
+"""DLRover's bounds. Advice doesn't change the number of nodes of other roles."""
 LIMIT_SHARE = 5
 """In a small job, a fifth of the job's limit replaces a larger lower bound of `SIZES`."""
 TOLERANCE = 0.1
@@ -48,11 +48,11 @@ _SLACK = 1e-6
 """Rounding errors of sums are smaller than this."""
 
 
-def bound_plan(job: OptimizerJob, proposal: ResourcePlan, tolerance: float = TOLERANCE) -> ResourcePlan:
+def bound_advice(job: OptimizerJob, proposal: Advice, tolerance: float = TOLERANCE) -> Advice:
     """The part of a proposal that is allowed, with a reason for each change and a note for each rejected one.
 
     Counts outside the user's bounds are corrected even if nothing is proposed. Applying the result and
-    bounding again gives an empty plan.
+    bounding again gives empty advice.
 
     Args:
         job: the present job.
@@ -60,7 +60,7 @@ def bound_plan(job: OptimizerJob, proposal: ResourcePlan, tolerance: float = TOL
         tolerance: see `TOLERANCE`; with 0 every difference counts.
     """
     if wrong := job_problems(job):
-        return empty_plan(*wrong)
+        return empty_advice(*wrong)
     draft = _Draft(job, proposal, tolerance)
     draft.accept_nodes()
     roles = {*proposal.node_group_resources, *job.roles}
@@ -71,7 +71,7 @@ def bound_plan(job: OptimizerJob, proposal: ResourcePlan, tolerance: float = TOL
 
 
 def job_problems(job: OptimizerJob) -> tuple[str, ...]:
-    """Why nothing can be planned for this job, in words; empty if something can."""
+    """Why nothing can be advised for this job, in words; empty if something can."""
     return tuple(_problems(job))
 
 
@@ -140,24 +140,24 @@ def _size_problems(name: str, size: NodeSize) -> Iterator[str]:
 
 @dataclass
 class _Draft:
-    """The plan so far."""
+    """The advice so far."""
 
     job: OptimizerJob
-    proposal: ResourcePlan
+    proposal: Advice
     tolerance: float
     groups: dict[str, NodeGroupResource] = field(default_factory=dict)
     nodes: dict[str, NodeSize] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def result(self) -> ResourcePlan:
+    def result(self) -> Advice:
         notes = (*self.proposal.notes, *self.notes)
-        return ResourcePlan(self.groups, self.nodes, self.reasons, notes, self.proposal.waiting)
+        return Advice(self.groups, self.nodes, self.reasons, notes, self.proposal.waiting)
 
     def room(self, amount: str) -> float:
         """What the limits leave after this draft; it may be negative."""
-        plan = ResourcePlan(self.groups, self.nodes)
-        return self.job.limits.of(amount) - total_amount(apply_plan(self.job, plan), amount)
+        advice = Advice(self.groups, self.nodes)
+        return self.job.limits.of(amount) - total_amount(follow_advice(self.job, advice), amount)
 
     def shrinks(self, role: str) -> bool:
         has = self.job.roles.get(role)
@@ -271,7 +271,7 @@ class _Draft:
         return min(1.0, max(0.0, self.room(amount)) / growth) if growth > 0 else 1.0
 
     def _fitting_size(self, role: str, size: NodeSize) -> NodeSize:
-        """The size of nodes that the plan creates, reduced to what the limits allow."""
+        """The size of nodes that the advice creates, reduced to what the limits allow."""
         has = self.job.roles[role]
         missing = has.count - len(self.job.of(role))
         amounts = {}
@@ -300,7 +300,7 @@ class _Draft:
         return False
 
     def _replaced_memory(self, role: str) -> list[float]:
-        """The memory of each node that ran out of memory: `apply_plan` replaces it if its role changes."""
+        """The memory of each node that ran out of memory: `follow_advice` replaces it if its role changes."""
         return [
             node.resource.memory
             for node in self.job.of(role)

@@ -4,7 +4,7 @@ A job passes through them in order: CREATE → WORKER_INITIAL → PS_INITIAL →
 
 - CREATE: nothing is known. One parameter server and one worker, unless the user says otherwise.
 - WORKER_INITIAL: there are statistics of one worker. Workers are added, to learn what parameter servers need.
-- PS_INITIAL: there are statistics of several workers. Parameter servers are planned for all workers that the
+- PS_INITIAL: there are statistics of several workers. Parameter servers are advised for all workers that the
   limits allow.
 - RUNNING: bottlenecks are removed: first hot parameter servers (at most once an hour), then a lack of
   workers.
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from edl_workflows.core.scaling.dlrover import local_optimizer
-from edl_workflows.core.scaling.dlrover.resources import PS, WORKER, OptimizerJob, ResourcePlan
+from edl_workflows.core.scaling.dlrover.resources import PS, WORKER, Advice, OptimizerJob
 
 PS_REST = 3_600.0
 """Seconds between two changes of parameter servers: each costs a checkpoint and a restart."""
@@ -35,7 +35,7 @@ class OptimizerStage(StrEnum):
 
 
 class WorkerPhase(StrEnum):
-    """How much a plan may change the number of workers: in large steps first, in small ones once a good
+    """How much the advice may change the number of workers: in large steps first, in small ones once a good
     number is known."""
 
     INITIAL = "initial"
@@ -58,8 +58,8 @@ class OptimizerQuestion:
     ps_may_change: bool = True
 
 
-Optimizer = Callable[[OptimizerQuestion, OptimizerJob], ResourcePlan]
-"""Plans for one job, as `optimize_locally` and the client of the Brain service do."""
+Optimizer = Callable[[OptimizerQuestion, OptimizerJob], Advice]
+"""Advice for one job, as `optimize_locally` and the client of the Brain service do."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class StageProgress:
 
     Attributes:
         stage: the stage of the next question.
-        ps_changed_at: Unix seconds of the last plan that changed parameter servers; None if there was none.
-        sampled: whether there was a plan for workers in RUNNING.
+        ps_changed_at: Unix seconds of the last advice that changed parameter servers; None if there was none.
+        sampled: whether there was advice for workers in RUNNING.
     """
 
     stage: OptimizerStage = OptimizerStage.CREATE
@@ -95,8 +95,8 @@ _NEXT = {
 
 def advance_stage(
     progress: StageProgress, job: OptimizerJob, now: float, optimize: Optimizer
-) -> tuple[ResourcePlan, StageProgress]:
-    """Ask an optimizer for a plan; the plan, and the progress after it.
+) -> tuple[Advice, StageProgress]:
+    """Ask an optimizer for advice; the advice, and the progress after it.
 
     The stage does not advance while its statistics are missing.
 
@@ -107,26 +107,26 @@ def advance_stage(
         optimize: the optimizer to ask.
     """
     question = progress.question(now)
-    plan = optimize(question, job)
-    if plan.waiting:
-        return plan, progress
+    advice = optimize(question, job)
+    if advice.waiting:
+        return advice, progress
     after = replace(progress, stage=_NEXT[question.stage])
     if question.stage is OptimizerStage.CREATE:
-        return plan, after
-    if plan.changes(job, PS):
+        return advice, after
+    if advice.changes(job, PS):
         after = replace(after, ps_changed_at=now if math.isfinite(now) else progress.ps_changed_at)
-    if question.stage is OptimizerStage.RUNNING and plan.changes(job, WORKER):
+    if question.stage is OptimizerStage.RUNNING and advice.changes(job, WORKER):
         after = replace(after, sampled=True)
-    return plan, after
+    return advice, after
 
 
-def optimize_locally(question: OptimizerQuestion, job: OptimizerJob) -> ResourcePlan:
+def optimize_locally(question: OptimizerQuestion, job: OptimizerJob) -> Advice:
     match question.stage:
         case OptimizerStage.CREATE:
-            return local_optimizer.create_plan(job)
+            return local_optimizer.advise_new_job(job)
         case OptimizerStage.WORKER_INITIAL:
-            return local_optimizer.worker_plan(job)
+            return local_optimizer.advise_workers(job)
         case OptimizerStage.PS_INITIAL:
-            return local_optimizer.ps_initial_plan(job)
+            return local_optimizer.advise_initial_servers(job)
         case OptimizerStage.RUNNING:
-            return local_optimizer.running_plan(job, ps_may_change=question.ps_may_change)
+            return local_optimizer.advise_running_job(job, ps_may_change=question.ps_may_change)

@@ -1,14 +1,14 @@
-"""Plans for single nodes: more memory after an OOM kill, a smaller size for a node that stays pending."""
+"""Advice for single nodes: more memory after an OOM kill, a smaller size for a node that stays pending."""
 
 import math
 
-from edl_workflows.core.scaling.dlrover.bounds import bound_plan, job_problems, size_range
+from edl_workflows.core.scaling.dlrover.bounds import bound_advice, job_problems, size_range
 from edl_workflows.core.scaling.dlrover.resources import (
+    Advice,
     NodeSize,
     OptimizerJob,
     OptimizerNode,
-    ResourcePlan,
-    empty_plan,
+    empty_advice,
 )
 
 OOM_FACTOR = 2.0
@@ -19,7 +19,7 @@ PENDING_SECONDS = 900.0
 PENDING_FACTOR = 0.5
 
 
-def oom_recovery_plan(job: OptimizerJob) -> ResourcePlan:
+def advise_oom_recovery(job: OptimizerJob) -> Advice:
     """More memory for each node that ran out of it.
 
     A node gets twice its own memory or its role's memory, whichever is more, but at most 8192 MiB more,
@@ -27,7 +27,7 @@ def oom_recovery_plan(job: OptimizerJob) -> ResourcePlan:
     to raise, and a node at its upper bound gets no more; notes say so.
     """
     if wrong := job_problems(job):
-        return empty_plan(*wrong)
+        return empty_advice(*wrong)
     sizes: dict[str, NodeSize] = {}
     reasons: dict[str, str] = {}
     notes: list[str] = []
@@ -46,10 +46,10 @@ def oom_recovery_plan(job: OptimizerJob) -> ResourcePlan:
             continue
         sizes[node.name] = NodeSize(memory=float(math.floor(memory)))
         reasons[node.name] = "it ran out of memory"
-    return bound_plan(job, ResourcePlan({}, sizes, reasons, tuple(notes)), tolerance=0.0)
+    return bound_advice(job, Advice({}, sizes, reasons, tuple(notes)), tolerance=0.0)
 
 
-def pending_cut_plan(job: OptimizerJob, now: float) -> ResourcePlan:
+def advise_pending_cut(job: OptimizerJob, now: float) -> Advice:
     """Half the cores and half the memory for each node that has been pending for more than 900 s.
 
     An amount is halved only if the half is above its lower bound. Nodes with GPUs are not halved. A node that
@@ -60,7 +60,7 @@ def pending_cut_plan(job: OptimizerJob, now: float) -> ResourcePlan:
         now: Unix seconds.
     """
     if wrong := job_problems(job):
-        return empty_plan(*wrong)
+        return empty_advice(*wrong)
     sizes: dict[str, NodeSize] = {}
     reasons: dict[str, str] = {}
     notes: list[str] = []
@@ -76,7 +76,7 @@ def pending_cut_plan(job: OptimizerJob, now: float) -> ResourcePlan:
             notes.append(f"{node.name} is not cut: half of it is less than is allowed ({waited})")
             continue
         sizes[node.name], reasons[node.name] = half, waited
-    return bound_plan(job, ResourcePlan({}, sizes, reasons, tuple(notes)))
+    return bound_advice(job, Advice({}, sizes, reasons, tuple(notes)))
 
 
 def _half(job: OptimizerJob, node: OptimizerNode, amount: str) -> float | None:

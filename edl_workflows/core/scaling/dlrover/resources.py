@@ -1,8 +1,8 @@
-"""The job as optimizers see it, the plan that changes its nodes, and the effect of a plan on a job.
+"""The job as optimizers see it, the advice that changes its nodes, and the effect of advice on a job.
 
-Optimizers (`local_optimizer`, `brain`, `allreduce`) propose a `ResourcePlan`, and `bounds` reduces it to what
-the user's bounds and the job's limits allow. `ResourcePlan` and `NodeGroupResource` are names of DLRover's
-design. CPU is counted in cores, memory in MiB.
+Optimizers (`local_optimizer`, `brain`, `allreduce`) give `Advice`, and `bounds` reduces it to what
+the user's bounds and the job's limits allow. DLRover's design calls it ``ResourcePlan``;
+`NodeGroupResource` is a name of its. CPU is counted in cores, memory in MiB.
 """
 
 import math
@@ -27,7 +27,7 @@ class NodeSize:
     """Size of one node: cores, MiB and GPUs. None keeps the value of the node or of its role.
 
     Attributes:
-        gpu_type: the type of the GPUs. No plan changes it.
+        gpu_type: the type of the GPUs. No advice changes it.
     """
 
     cpu: float | None = None
@@ -115,7 +115,7 @@ class OptimizerRole:
     Attributes:
         count: desired number of nodes.
         resource: size of new nodes.
-        auto_scale: whether plans may change the role (``autoScale``).
+        auto_scale: whether advice may change the role (``autoScale``).
         bounds: the user's bounds.
     """
 
@@ -176,7 +176,7 @@ class NodeGroupResource:
 
 
 @dataclass(frozen=True)
-class ResourcePlan:
+class Advice:
     """Changes of a job's nodes.
 
     Attributes:
@@ -204,21 +204,19 @@ class ResourcePlan:
         return group.count is not None or any(node.name in self.node_resources for node in job.of(role))
 
 
-def empty_plan(*notes: str, waiting: bool = False) -> ResourcePlan:
-    """A plan without changes, with notes that say why."""
-    return ResourcePlan(notes=notes, waiting=waiting)
+def empty_advice(*notes: str, waiting: bool = False) -> Advice:
+    """Advice without changes, with notes that say why."""
+    return Advice(notes=notes, waiting=waiting)
 
 
-def group_plan(
-    role: str, reason: str, count: int | None = None, size: NodeSize | None = None
-) -> ResourcePlan:
-    """A plan that changes one role."""
-    return ResourcePlan({role: NodeGroupResource(count, size or NodeSize())}, reasons={role: reason})
+def role_advice(role: str, reason: str, count: int | None = None, size: NodeSize | None = None) -> Advice:
+    """Advice that changes one role."""
+    return Advice({role: NodeGroupResource(count, size or NodeSize())}, reasons={role: reason})
 
 
-def merge_plans(first: ResourcePlan, second: ResourcePlan) -> ResourcePlan:
-    """Both plans together; where both name a role or a node, the second one wins."""
-    return ResourcePlan(
+def merge_advice(first: Advice, second: Advice) -> Advice:
+    """Both together; where both name a role or a node, the second one wins."""
+    return Advice(
         {**first.node_group_resources, **second.node_group_resources},
         {**first.node_resources, **second.node_resources},
         {**first.reasons, **second.reasons},
@@ -227,18 +225,18 @@ def merge_plans(first: ResourcePlan, second: ResourcePlan) -> ResourcePlan:
     )
 
 
-def apply_plan(job: OptimizerJob, plan: ResourcePlan) -> OptimizerJob:
-    """The job after the plan is carried out: missing nodes exist, and surplus nodes are gone.
+def follow_advice(job: OptimizerJob, advice: Advice) -> OptimizerJob:
+    """The job after the advice is carried out: missing nodes exist, and surplus nodes are gone.
 
     A replaced node has a new id. If a role changes, its nodes that ran out of memory are replaced, with the
     larger of their own memory and the role's.
     """
-    roles = {name: _changed(role, plan.node_group_resources.get(name)) for name, role in job.roles.items()}
+    roles = {name: _changed(role, advice.node_group_resources.get(name)) for name, role in job.roles.items()}
     after = replace(job, roles=roles)
     nodes: list[OptimizerNode] = []
     for name, role in roles.items():
         ids = _fresh_ids(job, name)
-        existing_nodes = [_replaced(after, node, plan, ids) for node in job.of(name)]
+        existing_nodes = [_replaced(after, node, advice, ids) for node in job.of(name)]
         nodes += existing_nodes[: role.count]
         for _ in range(role.count - len(existing_nodes)):
             nodes.append(_made(job.name, name, next(ids), role.resource))
@@ -257,17 +255,17 @@ def node_size_of(size: model.NodeResource) -> NodeSize:
     return NodeSize(**amounts, gpu_type=size.gpu_type)
 
 
-def scale_plan_spec(plan: ResourcePlan, job: OptimizerJob) -> model.ScalePlanSpec:
+def scale_plan_spec(advice: Advice, job: OptimizerJob) -> model.ScalePlanSpec:
     groups = {
         role: model.ReplicaResourceSpec(replicas=group.count, resource=_quantities(group.node_resource))
-        for role, group in plan.node_group_resources.items()
+        for role, group in advice.node_group_resources.items()
     }
     pods = [
         model.PodMeta.model_validate(
             {"name": node.name, "id": node.id, "type": node.role, "resource": _quantities(size)}
         )
         for node in sorted(job.nodes, key=lambda node: (node.role, node.id))
-        if (size := plan.node_resources.get(node.name)) is not None
+        if (size := advice.node_resources.get(node.name)) is not None
     ]
     return model.ScalePlanSpec.model_validate(
         {"owner_job": job.name, "replica_resource_specs": groups, "migrate_pods": pods}
@@ -290,11 +288,9 @@ def _changed(role: OptimizerRole, group: NodeGroupResource | None) -> OptimizerR
     return replace(role, count=count, resource=group.node_resource.over(role.resource))
 
 
-def _replaced(
-    job: OptimizerJob, node: OptimizerNode, plan: ResourcePlan, ids: Iterator[int]
-) -> OptimizerNode:
-    size = plan.node_resources.get(node.name)
-    if size is None and node.oom and node.role in plan.node_group_resources:
+def _replaced(job: OptimizerJob, node: OptimizerNode, advice: Advice, ids: Iterator[int]) -> OptimizerNode:
+    size = advice.node_resources.get(node.name)
+    if size is None and node.oom and node.role in advice.node_group_resources:
         memory = job.roles[node.role].resource.memory or 0.0
         size = NodeSize(memory=max(memory, node.resource.memory)) if node.resource.memory else NodeSize()
     if size is None:

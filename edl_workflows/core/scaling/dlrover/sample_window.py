@@ -1,8 +1,8 @@
 """The newest samples of a job in its present shape, and statistics over them.
 
 A sample is of the present shape if it has exactly the present parameter servers and the present number of
-workers. Only an unbroken sequence of such samples up to the newest one counts. So no two plans are based on
-the same statistics: after a plan is carried out, the next one needs new samples.
+workers. Only an unbroken sequence of such samples up to the newest one counts. So no advice is based on
+the statistics of earlier advice: after one is carried out, the next one needs new samples.
 """
 
 from collections.abc import Iterable
@@ -13,17 +13,17 @@ from edl_workflows.core.scaling.dlrover.resources import (
     PS,
     TRAINERS,
     WORKER,
+    Advice,
     OptimizerJob,
     OptimizerNode,
-    ResourcePlan,
-    empty_plan,
+    empty_advice,
 )
 from edl_workflows.core.scaling.dlrover.samples import JobSample, mean, valid_samples
 
 NEWEST = 5
 """Samples that the local optimizer looks at, as upstream."""
 LEAST = 3
-"""The fewest samples that a plan is based on; Brain's algorithms look at exactly this number."""
+"""The fewest samples that advice is based on; Brain's algorithms look at exactly this number."""
 
 
 @dataclass(frozen=True)
@@ -87,20 +87,20 @@ class SampleWindow:
         return other, mean(speeds)
 
 
-def sample_window(job: OptimizerJob, newest: int = NEWEST) -> SampleWindow | ResourcePlan:
-    """The newest samples of the job in its present shape; an empty plan that says so if there are too few."""
+def sample_window(job: OptimizerJob, newest: int = NEWEST) -> SampleWindow | Advice:
+    """The newest samples of the job in its present shape; empty advice that says so if there are too few."""
     if wrong := job_problems(job):
-        return empty_plan(*wrong)
+        return empty_advice(*wrong)
     if lacking := next((role for role in (PS, WORKER) if role not in job.roles), None):
-        return empty_plan(f"the job has no role {lacking}")
+        return empty_advice(f"the job has no role {lacking}")
     if unsettled := _unsettled(job):
-        return empty_plan(unsettled, waiting=True)
+        return empty_advice(unsettled, waiting=True)
     validation = valid_samples(job.samples)
     count = _present_run(job, validation.samples)
     start = len(validation.samples) - count
     if count < LEAST:
         note = f"{count} samples tell of the job as it is now, {LEAST} are needed"
-        return empty_plan(note, *validation.problems, waiting=True)
+        return empty_advice(note, *validation.problems, waiting=True)
     return SampleWindow(
         job, validation.samples[start:][-newest:], validation.samples[:start], validation.problems
     )

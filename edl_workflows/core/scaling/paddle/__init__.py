@@ -1,4 +1,4 @@
-"""Paddle EDL's fulfilment planner: how many instances each elastic job of a cluster gets.
+"""Paddle EDL's fulfilment algorithm: how many instances each elastic job of a cluster gets.
 
-- `fulfilment`: the planner; `jobs`: its view of jobs; `nodes`: the free capacity of nodes.
+- `fulfilment`: the algorithm; `jobs`: its view of jobs; `nodes`: the free capacity of nodes.
 """

@@ -1,17 +1,18 @@
-"""The fulfilment planner of PaddlePaddle EDL: it decides how many instances each elastic job gets.
+"""The fulfilment algorithm of PaddlePaddle EDL: it decides how many instances each elastic job gets.
 
 Free capacity goes to the least fulfilled job, one instance at a time. The most fulfilled job gives instances
 up when the minimum of a job is pending or the cluster is loaded beyond its limit (EDL's design document,
 "Scaling Algorithm"). Upstream's code deviates from its document; this module follows the document:
 
 - Each resource has one threshold, `max_load`, for growing and for shrinking. Upstream applies it only to CPU
-  when a job grows, so that its planner adds and removes the same instance forever.
-- A node that gets an instance has less free capacity. Upstream's first planner adds instead of subtracting.
-- Jobs are compared by their planned number of instances. Upstream sorts once, by the numbers before the plan.
+  when a job grows, so that its algorithm adds and removes the same instance forever.
+- A node that gets an instance has less free capacity. Upstream's first algorithm adds instead of subtracting.
+- Jobs are compared by their decided number of instances. Upstream sorts once, by the numbers before the
+  decision.
 - Only jobs that use a resource give way for it. Upstream shrinks CPU jobs when GPUs are short.
 - No job gives up an instance for a job that could not start even then (the document's rule for GPU jobs).
 
-The planner terminates: each step places one of the pending instances, removes one of a finite number, or
+The algorithm terminates: each step places one of the pending instances, removes one of a finite number, or
 fills finite capacity.
 """
 
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 
 from edl_workflows.core.scaling.paddle.jobs import (
     FulfilmentJob,
-    PlannedShare,
+    JobShare,
     as_inelastic,
     change_reason,
     growth_order,
@@ -37,7 +38,7 @@ from edl_workflows.core.scaling.paddle.nodes import (
     invalid_amount,
 )
 
-__all__ = ["DEFAULT_MAX_LOAD", "FulfilmentJob", "FulfilmentPlan", "InstanceChange", "plan_fulfilment"]
+__all__ = ["DEFAULT_MAX_LOAD", "FulfilmentDecision", "FulfilmentJob", "InstanceChange", "decide_fulfilment"]
 
 DEFAULT_MAX_LOAD = 0.97
 """The fraction of all cores and bytes that may be used: upstream's default of ``max_load_desired``."""
@@ -55,15 +56,15 @@ class InstanceChange:
 
 
 @dataclass(frozen=True)
-class FulfilmentPlan:
-    """The result of planning.
+class FulfilmentDecision:
+    """What the algorithm decides.
 
     Attributes:
         changes: job → its new number of instances; jobs that keep theirs are missing.
         places: job → the nodes where its instances are expected, oldest instance first; only jobs whose nodes
             change.
         held_back: job → why it has less than its maximum.
-        ignored: node → why nothing is planned on it.
+        ignored: node → why it gets no instance.
     """
 
     changes: Mapping[str, InstanceChange] = field(default_factory=dict)
@@ -72,12 +73,13 @@ class FulfilmentPlan:
     ignored: Mapping[str, str] = field(default_factory=dict)
 
 
-def plan_fulfilment(
+def decide_fulfilment(
     jobs: Mapping[str, FulfilmentJob],
     nodes: Mapping[str, FulfilmentNode],
     max_load: Mapping[str, float] | None = None,
-) -> FulfilmentPlan:
-    """Plan all jobs. It never raises: a job or node with invalid numbers is left as it is, with the reason.
+) -> FulfilmentDecision:
+    """Decide for all jobs. It never raises: a job or node with invalid numbers is left as it is, with the
+    reason.
 
     1. A job above its maximum gives up its youngest instances; a job below its minimum is raised to it.
        Pending instances beyond the minimum count as given up; step 4 deals them out again.
@@ -93,7 +95,7 @@ def plan_fulfilment(
     core is missing. Equally fulfilled jobs are ordered by the GPUs, cores and memory of an instance, smaller
     first, and then by name.
 
-    Planning again after the plan is carried out changes nothing, with one exception: a job that freed
+    Deciding again after a decision is carried out changes nothing, with one exception: a job that freed
     capacity on a node for a pending job may then grow on other nodes. Doing both at once would
     leave its number of instances as it was, and so would not free the capacity.
 
@@ -107,16 +109,16 @@ def plan_fulfilment(
     counted = {key: node for key, node in nodes.items() if node.schedulable and key not in ignored}
     if not counted:
         reason = "there is no node to plan on: none that takes pods and whose numbers can be used"
-        return FulfilmentPlan(held_back=dict.fromkeys(jobs, reason), ignored=ignored)
-    planner = _Planner(jobs, counted, max_load or {})
-    planner.admit()
-    planner.relieve()
-    planner.grow()
-    return planner.result(ignored)
+        return FulfilmentDecision(held_back=dict.fromkeys(jobs, reason), ignored=ignored)
+    distribution = _Distribution(jobs, counted, max_load or {})
+    distribution.admit()
+    distribution.relieve()
+    distribution.grow()
+    return distribution.result(ignored)
 
 
-class _Planner:
-    """The numbered steps of `plan_fulfilment`, over nodes that count."""
+class _Distribution:
+    """The numbered steps of `decide_fulfilment`, over nodes that count."""
 
     def __init__(
         self,
@@ -146,7 +148,7 @@ class _Planner:
             [[index[place] for place in share.kept if place in index] for share in self._shares],
             [share.beyond for share in self._shares],
         )
-        self._givers: dict[int, list[PlannedShare]] = {}
+        self._givers: dict[int, list[JobShare]] = {}
         """Node → the jobs with instances beyond their minimum there, once per instance."""
 
     def admit(self) -> None:
@@ -197,7 +199,7 @@ class _Planner:
                     share.beyond.append(node)
                     share.instances += 1
 
-    def result(self, ignored: Mapping[str, str]) -> FulfilmentPlan:
+    def result(self, ignored: Mapping[str, str]) -> FulfilmentDecision:
         changes, places, held_back = {}, {}, {}
         for share in sorted(self._shares, key=lambda share: share.key):
             if reason := share.fault or shortage_reason(share):
@@ -211,7 +213,7 @@ class _Planner:
             expected = (*share.kept, *(self._room.keys[node] for node in share.beyond))
             if expected != share.job.places:
                 places[share.key] = expected
-        return FulfilmentPlan(changes, places, held_back, ignored)
+        return FulfilmentDecision(changes, places, held_back, ignored)
 
     def _fault(self, job: FulfilmentJob) -> str:
         """Why a job's numbers are invalid; "" if they are valid."""
@@ -230,7 +232,7 @@ class _Planner:
 
     def _share(
         self, key: str, job: FulfilmentJob, shape: InstanceShape, rank: int, cpu_only: bool, fault: str
-    ) -> PlannedShare:
+    ) -> JobShare:
         """Step 1."""
         least, most = (job.min_instances, job.max_instances) if job.elastic else (job.parallelism, 0)
         held = job.places[: min(job.parallelism, job.max_instances) if job.elastic else job.parallelism]
@@ -239,9 +241,9 @@ class _Planner:
         beyond = [index[place] for place in held[least:] if place in index]
         instances = max(least, len(held))
         waiting = instances - len(held)
-        return PlannedShare(key, job, shape, cpu_only, rank, most, instances, kept, beyond, waiting, fault)
+        return JobShare(key, job, shape, cpu_only, rank, most, instances, kept, beyond, waiting, fault)
 
-    def _place_minimum(self, share: PlannedShare) -> bool:
+    def _place_minimum(self, share: JobShare) -> bool:
         """Place all pending instances of a job's minimum, or none; whether they are placed."""
         nodes: list[int] = []
         while len(nodes) < share.waiting:
@@ -260,14 +262,14 @@ class _Planner:
             self._room.release(node, share.shape, minimum=True)
         return False
 
-    def _make_room(self, waiting: PlannedShare) -> int:
+    def _make_room(self, waiting: JobShare) -> int:
         """Free capacity for an instance of a job's minimum, which is known to be possible; its node."""
         if not self._givers:
             for share in self._shares:
                 for node in share.beyond:
                     self._givers.setdefault(node, []).append(share)
         node = self._room.nearest(waiting.shape)
-        gave: list[PlannedShare] = []
+        gave: list[JobShare] = []
         while lacking := self._room.lacking(node, waiting.shape):
             able = (share for share in self._givers[node] if not lacking.isdisjoint(share.shape.resources))
             gave.append(min(able, key=lambda share: (not share.cpu_only, share.last)))
@@ -282,13 +284,13 @@ class _Planner:
                 self._restore(share, node)
         return node
 
-    def _give(self, share: PlannedShare, node: int) -> None:
+    def _give(self, share: JobShare, node: int) -> None:
         self._room.release(node, share.shape)
         self._givers[node].remove(share)
         share.beyond.remove(node)
         share.instances -= 1
 
-    def _restore(self, share: PlannedShare, node: int) -> None:
+    def _restore(self, share: JobShare, node: int) -> None:
         self._room.take(node, share.shape)
         self._givers[node].append(share)
         share.beyond.append(node)

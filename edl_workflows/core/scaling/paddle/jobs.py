@@ -1,4 +1,4 @@
-"""The jobs as the fulfilment planner sees them, what a plan gives to each, and a sentence that says why.
+"""The jobs as the fulfilment algorithm sees them, what it gives to each, and a sentence that says why.
 
 A job's fulfilment is 0 with its minimum of instances and 1 with its maximum.
 """
@@ -54,15 +54,15 @@ class FulfilmentJob:
 
 
 @dataclass(eq=False, slots=True)
-class PlannedShare:
-    """A job's part of the plan.
+class JobShare:
+    """What the algorithm gives to a job.
 
     Attributes:
         rank: the job's position in the order of the tie-breakers.
         most: the most instances that it may have; 0 for a job that never gets more.
-        instances: planned instances, pending ones included.
-        kept: nodes of the instances that the plan does not touch: the oldest, up to the minimum, and those on
-            nodes that are not planned on.
+        instances: decided instances, pending ones included.
+        kept: nodes of the instances that do not move: the oldest, up to the minimum, and those on
+            nodes that do not count.
         beyond: nodes of the other instances, by index, oldest first.
         waiting: pending instances of the minimum.
         fault: why the job's numbers are invalid; empty if they are valid.
@@ -104,7 +104,7 @@ def tie_breaker(job: FulfilmentJob) -> tuple[float, float, float]:
     return job.gpus, job.requests.get("cpu", 0.0), job.requests.get("memory", 0.0)
 
 
-def shortage_reason(share: PlannedShare) -> str:
+def shortage_reason(share: JobShare) -> str:
     """Why a job has less than its maximum; empty if it has all."""
     if share.waiting:
         return (
@@ -116,7 +116,7 @@ def shortage_reason(share: PlannedShare) -> str:
     return share.short
 
 
-def change_reason(share: PlannedShare) -> str:
+def change_reason(share: JobShare) -> str:
     """Why a job's number changes."""
     job, before, after = share.job, share.job.parallelism, share.instances
     if before < job.min_instances:
@@ -129,11 +129,11 @@ def change_reason(share: PlannedShare) -> str:
     return share.reason or f"{before - after} of it wait for a node, and there is no room"
 
 
-def growth_order(shares: Sequence[PlannedShare]) -> Iterator[PlannedShare]:
+def growth_order(shares: Sequence[JobShare]) -> Iterator[JobShare]:
     """Yield the job that gets the next instance, always the least fulfilled one, until all are full.
 
     The order depends only on the numbers, so many turns are sorted at once. This relies on the caller either
-    adding the instance or setting `PlannedShare.short`.
+    adding the instance or setting `JobShare.short`.
 
     Args:
         shares: of elastic jobs with at least their minimum and less than their maximum, in the order of

@@ -1,4 +1,4 @@
-"""The fulfilment planner's account of nodes: the free capacity of each, and the use of the whole cluster.
+"""The fulfilment algorithm's account of nodes: the free capacity of each, and the use of the whole cluster.
 
 Amounts are whole units, so that sums are exact: thousandths of a core, bytes, devices, pods. Requests are
 rounded up, the capacity of nodes is rounded down. This module knows only nodes and requests;
@@ -91,7 +91,7 @@ class FreeCapacity:
 
     Args:
         names: the resources to keep account of.
-        nodes: the nodes to plan on, by name.
+        nodes: the nodes that count, by name.
         max_load: resource → the fraction of the cluster's total that may be used.
 
     Attributes:
@@ -147,7 +147,7 @@ class FreeCapacity:
         minimum: Sequence[Sequence[int]],
         beyond: Sequence[Sequence[int]],
     ) -> None:
-        """Subtract the instances that run before planning begins from the free room of their nodes.
+        """Subtract the instances that run before the algorithm begins from the free room of their nodes.
 
         Args:
             shapes: for each job, the shape of its instances.
@@ -196,7 +196,7 @@ class FreeCapacity:
         Returns:
             Its node; NOWHERE if no node has room or a limit would be exceeded.
         """
-        # `exceeded` and `take` are written out here: a large plan calls this a hundred thousand times.
+        # `exceeded` and `take` are written out here: a large cluster calls this a hundred thousand times.
         left, cells = self.left, self._cells
         for number, amount in shape.amounts:
             if left[number] < amount:

@@ -11,7 +11,7 @@ This terminates, since each result is worth more than the one before it, even if
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import ceil, fsum, inf, isfinite
+from math import ceil, fsum, isfinite
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from edl_workflows.core.scaling.policy import Allocation, NodeInfo
 from edl_workflows.core.scaling.pollux.model import PolluxJob, PolluxOptions
 from edl_workflows.core.scaling.pollux.search import (
     AllocationSearch,
-    ClusterPacking,
     JobPlacement,
     SearchProblem,
 )
@@ -48,65 +47,14 @@ def optimize_allocations(
         An allocation for each job, which keeps the promises of `edl_workflows.core.scaling.policy.Policy`.
         Changed allocations are grouped by node; the others are as they were.
     """
-    problem = _Problem(jobs, nodes, options or PolluxOptions())
+    problem = AllocationProblem(jobs, nodes, options or PolluxOptions())
     held = {job.info.key: list(previous.get(job.info.key, ())) for job in jobs}
     while (allocations := problem.turn(held)) != held:
         held = allocations
     return allocations
 
 
-def allocation_worth(
-    jobs: Sequence[PolluxJob],
-    nodes: Sequence[NodeInfo],
-    previous: Mapping[str, Allocation],
-    allocations: Mapping[str, Allocation],
-    options: PolluxOptions | None = None,
-) -> float:
-    """The objective of `optimize_allocations`: the sum of the worth of each job's allocation.
-
-    Args:
-        jobs: as for `optimize_allocations`, like `nodes`, `previous` and `options`.
-        nodes: the nodes.
-        previous: the present allocations.
-        options: weights.
-        allocations: the allocations to judge. Jobs that are not preemptible don't count.
-
-    Returns:
-        With the paper's fairness, minus the sum of the inverse speed-ups; -inf if an allocation is not
-        allowed.
-    """
-    problem, question = _asked(jobs, nodes, previous, options)
-    cluster = ClusterPacking(question)
-    for number, shape in enumerate(question.shapes):
-        allocation = allocations.get(shape.job.info.key, ())
-        place = problem.place(shape, allocation)
-        if allocation and place is None:
-            return -inf
-        cluster.put(number, place)
-    return cluster.worth
-
-
-def search_problem(
-    jobs: Sequence[PolluxJob],
-    nodes: Sequence[NodeInfo],
-    previous: Mapping[str, Allocation],
-    options: PolluxOptions | None = None,
-) -> SearchProblem:
-    """The first search problem that `optimize_allocations` builds if it is called with these arguments."""
-    return _asked(jobs, nodes, previous, options)[1]
-
-
-def _asked(
-    jobs: Sequence[PolluxJob],
-    nodes: Sequence[NodeInfo],
-    previous: Mapping[str, Allocation],
-    options: PolluxOptions | None,
-) -> tuple["_Problem", SearchProblem]:
-    problem = _Problem(jobs, nodes, options or PolluxOptions())
-    return problem, problem.question({job.info.key: list(previous.get(job.info.key, ())) for job in jobs})
-
-
-class _Problem:
+class AllocationProblem:
     """The parts of the problem that don't change between rounds of the search."""
 
     def __init__(self, jobs: Sequence[PolluxJob], nodes: Sequence[NodeInfo], options: PolluxOptions) -> None:

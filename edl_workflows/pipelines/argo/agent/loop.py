@@ -1,4 +1,4 @@
-"""The agent's loop: makes plans from the task sets, serves tasks, and ends the objects of tasks that
+"""The agent's loop: decides its actions from the task sets, serves tasks, and ends the objects of tasks that
 vanished."""
 
 import asyncio
@@ -15,7 +15,7 @@ from edl_workflows.pipelines.argo.agent import deadlines, orphans
 from edl_workflows.pipelines.argo.agent.context import MAX_PAUSE, AgentContext
 from edl_workflows.pipelines.argo.agent.orphans import BegunObject, OrphanVerdict
 from edl_workflows.pipelines.argo.agent.step_runner import StepRunner
-from edl_workflows.pipelines.argo.agent.task_plan import TaskProgress, TrackedTask, plan_tasks
+from edl_workflows.pipelines.argo.agent.task_actions import TaskProgress, TrackedTask, decide_actions
 from edl_workflows.pipelines.argo.agent.tasks import (
     OPEN_INDEX,
     OpenTask,
@@ -105,17 +105,17 @@ class AgentLoop:
         self._wake.clear()
 
     def _turn(self) -> float | None:
-        """Carry out one plan. Return the seconds after which to plan again even if nothing changes; None:
-        only after a change."""
+        """Carry out the actions of now. Return the seconds after which to decide again even if nothing
+        changes; None: only after a change."""
         present = self._present()
         taken = {key: entry.taken for key, entry in self._entries.items()}
-        plan = plan_tasks(present, taken, time.monotonic())
-        for key in plan.abandon:
+        actions = decide_actions(present, taken, time.monotonic())
+        for key in actions.abandon:
             self._entries[key].taken = TrackedTask(TaskProgress.ABANDONED)
             self._entries[key].service.abandon()
-        for key in plan.forget:
+        for key in actions.forget:
             del self._entries[key]
-        for task in plan.begin:
+        for task in actions.begin:
             entry = _ServedTask(
                 StepRunner(task, self._context, self._note_workflow), TrackedTask(TaskProgress.SERVING)
             )
@@ -128,7 +128,7 @@ class AgentLoop:
             self._idle.clear()
         else:
             self._idle.set()
-        return plan.look_again
+        return actions.look_again
 
     def _present(self) -> dict[TaskKey, OpenTask]:
         tasks: dict[TaskKey, OpenTask] = {}

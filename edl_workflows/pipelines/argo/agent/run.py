@@ -17,6 +17,7 @@ from edl_workflows.pipelines.argo.api import INSTANCE_LABEL, WORKFLOW_TASK_SETS
 from edl_workflows.pipelines.install.rbac import ARGO_AGENT
 from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
 from edl_workflows.runtime.kube.informer import Informer
+from edl_workflows.runtime.kube.informer_group import InformerGroup
 from edl_workflows.runtime.kube.resources import ALL_NAMESPACES, Scope
 from edl_workflows.runtime.process.leader_process import LeaderProcess, ProcessOptions
 
@@ -24,9 +25,6 @@ log = structlog.get_logger(__name__)
 
 LEASE = ARGO_AGENT
 """The name of the only lease that the agent's role allows."""
-COMPLAIN_EVERY = 20
-"""A failing watch is logged the first time and then every 20th time, which is every five minutes at the
-longest delay."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class ArgoAgent:
         self._cluster = cluster.observed_by(self.metrics.requested)
         self._process = LeaderProcess(cluster, options, self.metrics)
         self._task_sets = Informer(ClusterSource.of(self._cluster), options.scope, {OPEN_INDEX: index_open})
-        self._task_sets.on_error(_log_watch_error)
+        self._watches = InformerGroup((self._task_sets,), _log_failure)
 
     def run(self, stop: threading.Event) -> None:
         """Lead and serve until `stop` is set. Objects that it still waits for are left as they are, for the
@@ -87,7 +85,7 @@ class ArgoAgent:
             LeadershipLostError: another process leads now; this one must end.
             UnavailableError: the endpoints' port is taken.
         """
-        self._process.run(stop, self._work, alive=list, ready=self._waits_for)
+        self._process.run(stop, self._work, alive=list, ready=self._watches.waits_for)
 
     def _work(self, stop: threading.Event) -> None:
         log.info("agent started", namespace=self._options.namespace or "(all)")
@@ -123,13 +121,8 @@ class ArgoAgent:
         else:
             serving.result()
 
-    def _waits_for(self) -> list[str]:
-        return [] if self._task_sets.synced else [f"not listed yet: {self._task_sets.scope}"]
 
-
-def _log_watch_error(error: EdlError, failures: int) -> None:
-    if failures % COMPLAIN_EVERY != 1:
-        return
+def _log_failure(_scope: Scope, error: EdlError) -> None:
     if isinstance(error, NotFoundError):
         log.error("the API server has no WorkflowTaskSets: install Argo Workflows; trying again")
     else:

@@ -11,7 +11,7 @@ from edl_workflows.pipelines.argo.lint import documents, rules, schema
 from edl_workflows.pipelines.argo.lint.documents import Document
 from edl_workflows.pipelines.argo.lint.findings import Finding
 from edl_workflows.pipelines.argo.lint.workflow import Library, Spec, as_mapping, as_mappings, as_text
-from edl_workflows.pipelines.manifests import server_yaml
+from edl_workflows.pipelines.manifests.manifest import find_problem
 
 _EVENTS_KINDS = ("Sensor",)
 """Argo Events' kinds that contain workflows. Their own definitions have no schema, so only those workflows
@@ -56,8 +56,12 @@ def check_texts(texts: Sequence[tuple[str, str]]) -> list[Finding]:
 
 
 def _check_document(document: Document, library: Library) -> list[Finding]:
-    problem = _unlintable(document.manifest)
-    findings = [problem] if problem else _bounded([document.findings, _findings(document.manifest, library)])
+    # The values of a text were checked when it was read.
+    problem = "" if document.yaml else find_problem(document.manifest)
+    if problem:
+        findings = [documents.UNREADABLE.at((), problem)]
+    else:
+        findings = _bounded([document.findings, _findings(document.manifest, library)])
     placed = [
         dataclasses.replace(
             finding,
@@ -76,27 +80,6 @@ def _bounded(finding_groups: Iterable[Iterable[Finding]]) -> list[Finding]:
         message = f"there are more than {MAX_FINDINGS} findings in this document; the rest is left out"
         findings[MAX_FINDINGS] = documents.UNREADABLE.at((), message, "Correct these first.")
     return findings
-
-
-def _unlintable(manifest: Mapping[str, Any]) -> Finding | None:
-    """Why a manifest that a program passed in is too large to check; None if it is not. Manifests from files
-    were already checked by `documents`."""
-    waiting: list[tuple[Any, Path]] = [(manifest, ())]
-    seen = 0
-    while waiting:
-        value, path = waiting.pop()
-        seen += 1
-        if len(path) > server_yaml.MAX_DEPTH or seen > documents.MAX_VALUES:
-            return documents.UNREADABLE.at(
-                (), "the manifest has too many values, is nested too deeply, or contains itself"
-            )
-        if isinstance(value, Mapping):
-            waiting += [(child, (*path, key)) for key, child in value.items()]
-        elif isinstance(value, list):
-            waiting += [(child, (*path, index)) for index, child in enumerate(value)]
-        elif value is not None and not isinstance(value, str | int | float):
-            return documents.UNREADABLE.at(path, f"a {type(value).__name__} is not a JSON value")
-    return None
 
 
 def _findings(manifest: Mapping[str, Any], library: Library) -> Iterator[Finding]:

@@ -1,6 +1,6 @@
 """What a strict API server checks in an Argo object: the schema of its definition, and its CEL rules.
 
-`edl_workflows.pipelines.argo.lint.crds` writes ``schemas.jsonl`` from Argo's full CustomResourceDefinitions.
+`release.argo_schemas` writes ``schemas.jsonl`` from Argo's full CustomResourceDefinitions.
 """
 
 import functools

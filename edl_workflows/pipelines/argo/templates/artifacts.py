@@ -11,6 +11,8 @@ from hera.workflows import NoneArchiveStrategy, S3Artifact
 
 from edl_workflows.core.exceptions import InvalidError
 
+__all__ = ["saved_artifact"]
+
 _BUCKET = "^[A-Za-z][A-Za-z0-9+.-]*://[^/]+/"
 """Scheme and bucket of a URI, for Go's and Python's regular expressions alike."""
 _TAG = re.compile(r"^{{ *([A-Za-z]+)((?:\.[A-Za-z0-9_-]+)+) *}}$")

@@ -29,6 +29,27 @@ from edl_workflows.pipelines.argo.templates.step import WaitMode, WorkflowStep
 from edl_workflows.pipelines.stages.autoscale import AUTOSCALE
 from edl_workflows.pipelines.stages.catalog import STAGES
 
+__all__ = [
+    "StageTemplate",
+    "apply_plan",
+    "autoscale",
+    "cancel",
+    "checkpoint",
+    "collect",
+    "delete",
+    "migrate_ps",
+    "plan_scale",
+    "resume",
+    "scale",
+    "submit",
+    "submit_di_job",
+    "submit_tf_job",
+    "submit_training_job",
+    "suspend",
+    "wait_for_job",
+    "wait_for_plan",
+]
+
 P = ParamSpec("P")
 _RENDER = {"plugin": plugin_templates, "resource": resource_templates}
 

@@ -11,6 +11,15 @@ from edl_workflows.pipelines.argo.templates import builders, step_fields, steps
 from edl_workflows.pipelines.argo.templates.outputs import PARAMETERS
 from edl_workflows.pipelines.argo.templates.step import StepInput, WaitMode
 
+__all__ = [
+    "approval",
+    "checkpoint_migrate_restart",
+    "clean_up",
+    "output",
+    "outputs_of",
+    "plan_approve_apply",
+]
+
 _PLAN_INPUTS = steps.migrate_ps().inputs
 
 

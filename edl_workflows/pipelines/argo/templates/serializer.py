@@ -15,7 +15,9 @@ from edl_workflows.core.exceptions import ManifestError, Problem
 from edl_workflows.core.schemas.structural import spell_path
 from edl_workflows.pipelines.argo.lint import check
 from edl_workflows.pipelines.argo.templates.builders import StageTemplate
-from edl_workflows.pipelines.manifests import server_yaml
+from edl_workflows.pipelines.manifests.manifest import Loader, quote_for_server
+
+__all__ = ["to_manifest", "to_yaml"]
 
 
 def to_manifest(workflow: Workflow) -> dict[str, Any]:
@@ -81,7 +83,7 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _text)
-server_yaml.quote_for_server(_Dumper)
+quote_for_server(_Dumper)
 
 
 def to_yaml(manifests: Iterable[Mapping[str, Any]]) -> str:
@@ -93,7 +95,7 @@ def to_yaml(manifests: Iterable[Mapping[str, Any]]) -> str:
     """
     documents = [dict(manifest) for manifest in manifests]
     text = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000)
-    for given, read in zip(documents, yaml.load_all(text, server_yaml.Loader), strict=True):
+    for given, read in zip(documents, yaml.load_all(text, Loader), strict=True):
         if given != read:
             name = given.get("metadata", {}).get("name", "")
             raise ManifestError(

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from edl_workflows.pipelines.waiting.ownership import CancelAction
 
+__all__ = ["WaitMode"]
+
 MEMO_AGE = "8760h"
 """How long Argo reuses outputs: a year. To train again earlier, remove the entry from the ConfigMap."""
 

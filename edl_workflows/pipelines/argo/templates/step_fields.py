@@ -16,9 +16,9 @@ from edl_workflows.pipelines.argo.templates.step import StepInput
 from edl_workflows.pipelines.stages.description import RequestField, StageSpec
 from edl_workflows.pipelines.stages.scale import SCALE
 from edl_workflows.pipelines.stages.wait import WAIT
+from edl_workflows.pipelines.waiting.advised_change import AdvisedChange
 from edl_workflows.pipelines.waiting.goals import IfFinished
 from edl_workflows.pipelines.waiting.outputs import MAX_WARNING, MAX_WARNINGS
-from edl_workflows.pipelines.waiting.planned_change import PlannedChange
 
 NAMESPACE = "{{workflow.namespace}}"
 """Jobs are created in their workflow's namespace: the garbage collector would delete a job whose owner is in
@@ -32,7 +32,7 @@ def inputs_of(stage: StageSpec[Any]) -> dict[str, StepInput]:
 
 def _input(field: RequestField) -> StepInput:
     kind: Literal["text", "integer", "yaml"] = "text"
-    if field.shape == "map" and field.info.annotation is not PlannedChange:  # expressions read that one
+    if field.shape == "map" and field.info.annotation is not AdvisedChange:  # expressions read that one
         kind = "yaml"
     elif field.shape == "integer":
         kind = "integer"

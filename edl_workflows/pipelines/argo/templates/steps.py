@@ -54,10 +54,10 @@ from edl_workflows.pipelines.stages.scale import SCALE
 from edl_workflows.pipelines.stages.submit import SUBMIT
 from edl_workflows.pipelines.stages.suspend import RESUME, SUSPEND
 from edl_workflows.pipelines.stages.wait import WAIT, WAIT_PLAN
+from edl_workflows.pipelines.waiting.advised_change import MAX_REASON
 from edl_workflows.pipelines.waiting.goals import IfFinished
 from edl_workflows.pipelines.waiting.identity import OWNER_ANNOTATION
 from edl_workflows.pipelines.waiting.ownership import CancelAction
-from edl_workflows.pipelines.waiting.planned_change import MAX_REASON
 
 OWNER = "argo/{{workflow.namespace}}/{{workflow.name}}/{{workflow.uid}}"
 """Prefix of the owner annotations of all objects that the workflow creates, for both ways to wait."""

@@ -16,6 +16,20 @@ from edl_workflows.pipelines.argo.templates.serializer import to_manifest
 from edl_workflows.pipelines.argo.templates.step import WaitMode
 from edl_workflows.pipelines.waiting.ownership import CancelAction
 
+__all__ = [
+    "ACCOUNT",
+    "JOB_NAME",
+    "TemplateOptions",
+    "checkpoint_migrate_restart",
+    "clean_up",
+    "elastic_retrain",
+    "elastic_scale",
+    "on_exit",
+    "planned_scale",
+    "stages",
+    "train",
+]
+
 ACCOUNT = "edl-argo"
 """Service account of the steps' pods; `access` makes it with the rights that they need."""
 

@@ -5,24 +5,13 @@ import typer
 from edl_workflows.pipelines.cli.lazy import Command, lazy_group
 
 COMMANDS = (
-    Command(
-        "build",
-        "edl_workflows.pipelines.cli.argo.build",
-        "Write the WorkflowTemplates as YAML.",
-        extra="argo",
-    ),
-    Command("lint", "edl_workflows.pipelines.cli.argo.lint", "Check Argo manifests.", extra="argo"),
-    Command("submit", "edl_workflows.pipelines.cli.argo.runs", "Start a workflow from a template."),
-    Command("watch", "edl_workflows.pipelines.cli.argo.runs", "Follow a workflow until it has ended."),
-    Command("agent", "edl_workflows.pipelines.cli.argo.agent", "Serve the plugin steps of all workflows."),
-    Command(
-        "executor-plugin",
-        "edl_workflows.pipelines.cli.argo.agent",
-        "Print the plugin for Argo's own agent pods.",
-    ),
-    Command(
-        "plugin-server", "edl_workflows.pipelines.cli.argo.agent", "Serve the plugin steps of one agent pod."
-    ),
+    Command("build", "argo.build", "Write the WorkflowTemplates as YAML.", extra="argo"),
+    Command("lint", "argo.lint", "Check Argo manifests.", extra="argo"),
+    Command("submit", "argo.runs", "Start a workflow from a template."),
+    Command("watch", "argo.runs", "Follow a workflow until it has ended."),
+    Command("agent", "argo.agent", "Serve the plugin steps of all workflows."),
+    Command("executor-plugin", "argo.agent", "Print the plugin for Argo's own agent pods."),
+    Command("plugin-server", "argo.agent", "Serve the plugin steps of one agent pod."),
 )
 """To add a command, add a row here and a module with a typer application named ``app``."""
 

@@ -86,16 +86,17 @@ def _follow(cluster: "Cluster", name: str, timeout: float | None) -> "Object":
     from edl_workflows.runtime.kube import client
     from edl_workflows.runtime.kube.connect import ClusterSource
     from edl_workflows.runtime.kube.resources import Scope
-    from edl_workflows.runtime.kube.shared import SHARED
+    from edl_workflows.runtime.kube.shared import SHARED, ThreadWaiting, run_blocking
 
     client.get(cluster, WORKFLOWS, name)  # fails if the name is mistyped
     deadline = None if timeout is None else time.monotonic() + timeout
     scope = Scope(WORKFLOWS, cluster.namespace, field_selector=f"metadata.name={name}")
     reported_states: dict[str, runs.StepState] = {}
-    with SHARED.blocking_states(ClusterSource.of(cluster), scope, name) as states:
+    with SHARED.states(ClusterSource.of(cluster), scope, name, ThreadWaiting()) as states:
         while True:
             try:
-                workflow = states.next(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
+                workflow = run_blocking(states.next(seconds))
             except TimeoutError as error:
                 where = f"workflow {cluster.namespace}/{name}"
                 message = f"{where} has not ended within {timeout:g} s; it continues to run"

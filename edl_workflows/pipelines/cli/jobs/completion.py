@@ -3,7 +3,7 @@
 Completion never fails and never takes long: without a cluster it completes nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,8 @@ import typer
 from edl_workflows.core.exceptions import EdlError
 
 if TYPE_CHECKING:
+    from edl_workflows.core.jobs.kind import Kind
+    from edl_workflows.pipelines.cli.jobs.listing import ListedJob
     from edl_workflows.runtime.kube.connect import Cluster
 
 COMPLETION_SECONDS = 2.0
@@ -20,52 +22,49 @@ COMPLETION_SECONDS = 2.0
 
 def complete_kind(incomplete: str) -> list[str]:
     """The kinds of jobs."""
-    from edl_workflows.pipelines.cli.jobs.listing import job_kinds
-
-    return [kind.name for kind in job_kinds(None) if kind.name.startswith(incomplete)]
+    return [kind.name for kind in _kinds(None) if kind.name.startswith(incomplete)]
 
 
 def complete_job(context: typer.Context, incomplete: str) -> list[str]:
     """Names of the jobs in the cluster and namespace of the command line."""
-    from edl_workflows.pipelines.cli.jobs.listing import job_kinds, list_jobs
-
-    try:
-        cluster = _cluster(context.params)
-        jobs = list_jobs(cluster, job_kinds(context.params.get("kind")), cluster.namespace)
-    except EdlError:
-        return []
-    return [job.view.name for job in jobs if job.view.name.startswith(incomplete)]
+    return [job.view.name for job in _jobs(context, "") if job.view.name.startswith(incomplete)]
 
 
 def complete_role(context: typer.Context, incomplete: str) -> list[str]:
     """Roles of the job on the command line, as ``worker=``."""
-    from edl_workflows.pipelines.cli.jobs.listing import job_kinds, list_jobs
-
-    try:
-        cluster = _cluster(context.params)
-        kinds = job_kinds(context.params.get("kind"))
-        jobs = list_jobs(cluster, kinds, cluster.namespace, str(context.params.get("name") or ""))
-    except EdlError:
-        return []
+    jobs = _jobs(context, str(context.params.get("name") or ""))
     roles = sorted({role for job in jobs for role in job.view.replicas})
     return [f"{role}=" for role in roles if f"{role}=".startswith(incomplete)]
 
 
 def complete_node(context: typer.Context, incomplete: str) -> list[str]:
     """Nodes of the job on the command line, as ``worker-0``."""
-    from edl_workflows.pipelines.cli.jobs.listing import job_kinds
-
     try:
         cluster, name = _cluster(context.params), str(context.params.get("name") or "")
-        nodes = [
-            node for kind in job_kinds(context.params.get("kind")) for node in _nodes(cluster, kind, name)
-        ]
+        nodes = [node for kind in _kinds(context.params.get("kind")) for node in _nodes(cluster, kind, name)]
     except EdlError:
         return []
     return sorted({node for node in nodes if node.startswith(incomplete)})
 
 
-def _nodes(cluster: "Cluster", kind: Any, job: str) -> Iterator[str]:
+def _kinds(name: str | None) -> "Sequence[Kind]":
+    from edl_workflows.pipelines.cli.jobs.listing import job_kinds  # here, since --help needs no kinds
+
+    return job_kinds(name)
+
+
+def _jobs(context: typer.Context, name: str) -> "list[ListedJob]":
+    """The jobs with a name, or all; none if they can't be listed."""
+    from edl_workflows.pipelines.cli.jobs.listing import list_jobs
+
+    try:
+        cluster = _cluster(context.params)
+        return list_jobs(cluster, _kinds(context.params.get("kind")), cluster.namespace, name)
+    except EdlError:
+        return []
+
+
+def _nodes(cluster: "Cluster", kind: "Kind", job: str) -> Iterator[str]:
     from edl_workflows.runtime.kube import client
     from edl_workflows.runtime.kube.resources import PODS, Scope
 

@@ -1,27 +1,16 @@
-"""``edl get``: lists jobs of one or all kinds; and formats properties of jobs for other commands."""
+"""Jobs of one or all kinds, and their properties as commands print them."""
 
 import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from edl_workflows.core.exceptions import EdlError, ForbiddenError, InvalidError, NotFoundError
-from edl_workflows.core.jobs.kind import INVALID_SPEC, Kind
-from edl_workflows.core.jobs.view import JobPhase, JobView
-from edl_workflows.core.protocol.metrics import describe_metrics
-from edl_workflows.pipelines.cli.jobs.completion import complete_job, complete_kind
-from edl_workflows.pipelines.cli.options import ClusterFlags, Output, OutputFormat, expand_options
-from edl_workflows.pipelines.cli.output import Table, emit
+from edl_workflows.core.jobs.kind import Kind
+from edl_workflows.core.jobs.view import JobView
 
 if TYPE_CHECKING:
     from edl_workflows.runtime.kube.connect import Cluster
-
-app = typer.Typer(no_args_is_help=True)
-
-LISTED_METRICS = 2
-"""Most metrics that `edl get` prints; if a job has more, only their number is printed."""
 
 
 @dataclass(frozen=True)
@@ -30,56 +19,6 @@ class ListedJob:
 
     manifest: dict[str, Any]
     view: JobView
-
-
-@app.command()
-@expand_options
-def get(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="Name of a job; by default all.", show_default=False, autocompletion=complete_job
-        ),
-    ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            "--kind",
-            help="Only jobs of this kind; by default of all kinds.",
-            show_default=False,
-            autocompletion=complete_kind,
-        ),
-    ] = None,
-    all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="List the jobs of all namespaces.")
-    ] = False,
-    *,
-    target: ClusterFlags,
-    output: Output = OutputFormat.TABLE,
-) -> None:
-    """List jobs, or show one: phase, replicas, progress, age."""
-    from edl_workflows.runtime.kube.resources import ALL_NAMESPACES
-
-    kinds = job_kinds(kind)
-    cluster = target.connect()
-    where = ALL_NAMESPACES if all_namespaces else cluster.namespace
-    jobs = list_jobs(cluster, kinds, where, name or "")
-    if name and not jobs:
-        raise _no_job(cluster, kind or "job", name)
-    items = [job.manifest for job in jobs]
-    columns = {
-        "namespace": all_namespaces,
-        "name": True,
-        "kind": kind is None,
-        "phase": True,
-        "reason": any(_failure(job.view) for job in jobs),
-        **dict.fromkeys(("ready", "step", "steps/s", "checkpoint", "age"), True),
-    }
-    columns["metrics"] = any(job.view.progress.metrics for job in jobs)
-    shown = [column for column, visible in columns.items() if visible]
-    table = Table(shown, [[cells[column] for column in shown] for cells in map(_cells, jobs)])
-    data = items[0] if name and len(items) == 1 else {"apiVersion": "v1", "kind": "List", "items": items}
-    emit(output, data, table)
 
 
 def job_kinds(name: str | None) -> Sequence[Kind]:
@@ -143,35 +82,14 @@ def read_job(cluster: "Cluster", kind: Kind, name: str) -> dict[str, Any]:
         return manifest
     namesakes = list_jobs(cluster, job_kinds(None), cluster.namespace, name)
     if not namesakes:
-        raise _no_job(cluster, "job", name)
+        raise no_job(cluster, "job", name)
     other = namesakes[0].view.kind
     raise NotFoundError(f"{cluster.namespace}/{name} is a {other}: give --kind {other}")
 
 
-def _no_job(cluster: "Cluster", kind: str, name: str) -> NotFoundError:
+def no_job(cluster: "Cluster", kind: str, name: str) -> NotFoundError:
+    """The error about a job that does not exist."""
     return NotFoundError(f"there is no {kind} {cluster.namespace}/{name}; `edl get -A` lists all")
-
-
-def _cells(listed: ListedJob) -> dict[str, object]:
-    job = listed.view
-    return {
-        "namespace": job.namespace,
-        "name": job.name,
-        "kind": job.kind,
-        "phase": job.phase if job.phase.final or job.reason != INVALID_SPEC else INVALID_SPEC,
-        "reason": _failure(job),
-        "ready": format_replicas(job),
-        "step": job.progress.step,
-        "steps/s": f"{job.progress.speed:.1f}",
-        "checkpoint": job.checkpoint.step if job.checkpoint else "",
-        "metrics": describe_metrics(job.progress.metrics, LISTED_METRICS),
-        "age": age_of(listed.manifest),
-    }
-
-
-def _failure(job: JobView) -> str:
-    """Why a job failed, in one word; "" for other jobs."""
-    return job.reason if job.phase is JobPhase.FAILED else ""
 
 
 def format_replicas(job: JobView) -> str:

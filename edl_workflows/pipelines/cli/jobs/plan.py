@@ -16,7 +16,7 @@ from edl_workflows.pipelines.cli.jobs.listing import format_age, job_kinds, read
 from edl_workflows.pipelines.cli.options import ClusterFlags, Output, OutputFormat, expand_options
 from edl_workflows.pipelines.cli.output import Table, emit, print_line
 from edl_workflows.pipelines.stages.plan_scale import explain_no_plan
-from edl_workflows.pipelines.waiting.planned_change import PlannedChange
+from edl_workflows.pipelines.waiting.advised_change import AdvisedChange
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -44,7 +44,7 @@ def plan(
     manifest = read_job(target.connect(), job_kind, name)
     job = planned_job(kind, manifest)
     assert job.status.autoscaling is not None, "checked by planned_job"
-    change = PlannedChange.of(job.status.autoscaling)
+    change = AdvisedChange.of(job.status.autoscaling)
     table = Table(("role", "now", "planned", "size", "reason"), list(_rows(job, change)))
     emit(output, _data(job, change), table)
     if explain and output is OutputFormat.TABLE:
@@ -75,7 +75,7 @@ def planned_job(kind: str, manifest: dict[str, Any]) -> ElasticJob:
     return job
 
 
-def _rows(job: ElasticJob, change: PlannedChange) -> Iterator[tuple[object, ...]]:
+def _rows(job: ElasticJob, change: AdvisedChange) -> Iterator[tuple[object, ...]]:
     for role, now in sorted(count_desired_nodes(job).items()):
         replica_spec = change.replicas.get(role)
         planned = now if replica_spec is None or replica_spec.replicas is None else replica_spec.replicas
@@ -89,7 +89,7 @@ def _size(resource: NodeResource) -> str:
     return " ".join(f"{name} {amount}" for name, amount in resource.to_dict().items())
 
 
-def _data(job: ElasticJob, change: PlannedChange) -> dict[str, Any]:
+def _data(job: ElasticJob, change: AdvisedChange) -> dict[str, Any]:
     """The data of the table and the explanation, for JSON and YAML."""
     return {
         "namespace": job.metadata.namespace,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edl_workflows.core.exceptions import InvalidError, JobFailedError
-from edl_workflows.core.jobs.elastic_job.from_program import Framework
+from edl_workflows.core.jobs.elastic_job.adapters import Framework
 from edl_workflows.pipelines.cli.jobs.job import Timeout, show_outputs
 from edl_workflows.pipelines.cli.options import ClusterFlags, Output, OutputFormat, expand_options
 from edl_workflows.pipelines.cli.output import print_log, say

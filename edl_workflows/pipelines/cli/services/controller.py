@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edl_workflows.core.exceptions import InvalidError, ManifestError
-from edl_workflows.core.scaling.policies import live_policies, policy_help
+from edl_workflows.core.scaling.policies import POLICIES, policy_help
 from edl_workflows.pipelines.cli.options import (
     ClusterFlags,
     Kinds,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from edl_workflows.services.controller.allocator import AllocatorOptions
     from edl_workflows.services.controller.autoscaler import AutoscalerOptions
 else:  # typer shows the members of an Enum as choices
-    LivePolicyName = StrEnum("LivePolicyName", {entry.name: entry.name for entry in live_policies()})
+    LivePolicyName = StrEnum("LivePolicyName", {entry.name: entry.name for entry in POLICIES})
 
 app = typer.Typer(help="The controller of all job kinds.", no_args_is_help=True)
 
@@ -34,10 +34,6 @@ AllNamespaces = Annotated[
     bool, typer.Option("--all-namespaces", "-A", help="Reconcile the jobs of all namespaces.")
 ]
 Workers = Annotated[int, typer.Option(min=1, max=64, help="Number of jobs that are reconciled concurrently.")]
-MasterImage = Annotated[
-    str | None,
-    typer.Option(help="Image of the job master where a job's template names none.", show_default=False),
-]
 
 
 @dataclass(frozen=True)
@@ -132,7 +128,7 @@ class AllocatorFlags:
         LivePolicyName,
         typer.Option(
             metavar="NAME",
-            help=f"How preemptible DIJobs are sized and placed. {policy_help(live_policies())}",
+            help=f"How preemptible DIJobs are sized and placed. {policy_help(POLICIES)}",
         ),
     ] = "fit"
     allocator_period: Annotated[

@@ -2,7 +2,7 @@
 per second.
 
 ``GET /v1/cluster?seconds=`` returns `ClusterAnswer`, ``GET /v1/jobs?limit=&offset=&phase=&search=``
-`JobsAnswer`, ``GET /v1/jobs/{uid}`` `JobAnswer`, ``GET /v1/plans?limit=&offset=&job=`` `PlansAnswer`. Lists
+`JobsAnswer`, ``GET /v1/jobs/{uid}`` `JobAnswer`, ``GET /v1/plans?limit=&offset=&job=`` `ChangesAnswer`. Lists
 begin with the newest entry. Lists of points begin with the oldest and contain at most `MAX_POINTS`, evenly
 selected.
 """
@@ -60,7 +60,7 @@ class JobRow(Message):
     Attributes:
         goodput: fraction of the time since the start that was spent on steps that were not lost, 0 to 1; None
             if too little is known.
-        optimizer, stage, reasons, notes: properties of its newest plan, even if that was not carried out.
+        optimizer, stage, reasons, notes: of its newest advice, even if that was not carried out.
         metrics: the newest values that its program reported, by name; only the monitor knows them.
         seen: when the monitor or the master last reported the job.
     """
@@ -114,12 +114,12 @@ class JobPoint(Message):
     metrics: dict[str, float] = Field(default_factory=dict)
 
 
-class PlanRow(Message):
-    """A plan for a job.
+class ChangeRow(Message):
+    """A ScalePlan, or advice of the Brain for a job.
 
     Attributes:
         id: unique id; for ScalePlans the uid.
-        name: name of the ScalePlan; "" for a plan of the Brain for which there is no ScalePlan yet.
+        name: name of the ScalePlan; "" for advice of the Brain for which there is no ScalePlan yet.
         changes: the requested changes, one line each.
         reason: why the plan was made.
         phase: phase of the ScalePlan.
@@ -138,12 +138,12 @@ class PlanRow(Message):
     finished: float | None = None
 
 
-class PlansAnswer(Message):
+class ChangesAnswer(Message):
     """A page of the plans of all jobs, or of one."""
 
     now: float
     total: int
-    plans: list[PlanRow]
+    plans: list[ChangeRow]
 
 
 class JobAnswer(Message):
@@ -152,4 +152,4 @@ class JobAnswer(Message):
     now: float
     job: JobRow
     points: list[JobPoint]
-    plans: list[PlanRow]
+    plans: list[ChangeRow]

@@ -135,15 +135,15 @@ def query_job(store: StoreReader, namespaces: Namespaces, uid: str, now: float) 
         mine = select(SAMPLE).where(SAMPLE.c.namespace == job_row.namespace, SAMPLE.c.uid == uid)
         points = [_point(sample_row) for sample_row in _spread(connection, mine, SAMPLE.c.time)]
         progress = _progress(connection, [JobKey(job_row.namespace, uid)])
-        planned = _listed().where(PLAN.c.namespace == job_row.namespace, PLAN.c.job == job_row.name)
-        plan_rows = connection.execute(planned.order_by(PLAN.c.time.desc()).limit(messages.MAX_ROWS)).all()
+        listed = _listed().where(PLAN.c.namespace == job_row.namespace, PLAN.c.job == job_row.name)
+        plan_rows = connection.execute(listed.order_by(PLAN.c.time.desc()).limit(messages.MAX_ROWS)).all()
     plans = [_plan_row(plan_row) for plan_row in plan_rows]
     return messages.JobAnswer(now=now, job=_job_row(job_row, progress), points=points, plans=plans)
 
 
 def query_plans(
     store: StoreReader, namespaces: Namespaces, page: RowRange, now: float, *, job: str = ""
-) -> messages.PlansAnswer:
+) -> messages.ChangesAnswer:
     """The plans, newest first.
 
     Args:
@@ -160,11 +160,11 @@ def query_plans(
     with database.read_transaction(store.engine) as connection:
         total = connection.execute(select(func.count()).select_from(query.subquery())).scalar_one()
         plan_rows = connection.execute(newest.limit(page.limit).offset(page.offset)).all()
-    return messages.PlansAnswer(now=now, total=total, plans=[_plan_row(row) for row in plan_rows])
+    return messages.ChangesAnswer(now=now, total=total, plans=[_plan_row(row) for row in plan_rows])
 
 
 def _listed() -> Select[Any]:
-    """Select ScalePlans, and plans of the Brain for which there is no ScalePlan of the job yet."""
+    """Select ScalePlans, and advice of the Brain for which there is no ScalePlan of the job yet."""
     later = PLAN.alias("later")
     followed = exists().where(
         later.c.namespace == PLAN.c.namespace,
@@ -272,9 +272,9 @@ def _point(sample_row: Row[Any]) -> messages.JobPoint:
     )
 
 
-def _plan_row(row: Row[Any]) -> messages.PlanRow:
+def _plan_row(row: Row[Any]) -> messages.ChangeRow:
     deleted = row.gone is not None and row.phase not in _FINAL
-    return messages.PlanRow(
+    return messages.ChangeRow(
         id=row.id,
         namespace=row.namespace,
         job=row.job,

@@ -1,4 +1,4 @@
-"""Connections to SQLite or PostgreSQL, schema migrations, and the mapping of database errors to ours.
+"""Connections to SQLite or PostgreSQL, and the mapping of database errors to ours.
 
 SQLite uses a write-ahead log, and a commit is on disk when it returns. A write transaction takes the write
 lock at its beginning, so that it cannot fail to get the lock later.
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -29,9 +29,6 @@ LOCK_SECONDS = 10
 CONNECT_SECONDS = 5
 POOL = 8
 """Most concurrent connections that read."""
-_MIGRATION_LOCK = 0x65646C62
-"""Key of the PostgreSQL advisory lock (the number spells "edlb") with which one process migrates while others
-wait."""
 _WRITES = "edl_writes"
 
 
@@ -119,42 +116,11 @@ def map_database_errors() -> Iterator[None]:
     except EdlError:
         raise
     except (DataError, IntegrityError, OverflowError) as error:
-        raise InvalidError(f"the Brain's store cannot store this value: {_first_line(error)}") from error
+        raise InvalidError(f"the Brain's store cannot store this value: {first_line(error)}") from error
     except (DBAPIError, PoolTimeoutError) as error:
-        raise UnavailableError(f"the Brain's store is not available: {_first_line(error)}") from error
+        raise UnavailableError(f"the Brain's store is not available: {first_line(error)}") from error
     except SQLAlchemyError as error:
-        raise InvalidError(f"the Brain's store rejected this: {_first_line(error)}") from error
-
-
-def migrate(engine: Engine) -> None:
-    """Migrate the schema to the current version. Several processes may do this at the same time.
-
-    Raises:
-        InvalidError: the store was created by a newer version.
-        UnavailableError: the database does not answer.
-    """
-    # Imported here because a planner process only reads, and Alembic would be a quarter of its imports.
-    from alembic import command
-    from alembic.config import Config
-    from alembic.util.exc import CommandError
-
-    config = Config()
-    folder = str(Path(__file__).parent / "migrations")
-    config.set_main_option("script_location", folder.replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    try:
-        with write_transaction(engine) as connection:
-            if engine.dialect.name == "postgresql":
-                # The advisory lock is released with the transaction. With SQLite the transaction already has
-                # the write lock.
-                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
-    except CommandError as error:
-        raise InvalidError(
-            f"another version created the Brain's store ({_first_line(error)}); run that version or a "
-            "newer one"
-        ) from error
+        raise InvalidError(f"the Brain's store rejected this: {first_line(error)}") from error
 
 
 def _create_private_file(_dialect: Any, _record: Any, places: list[Any], options: dict[str, Any]) -> None:
@@ -178,7 +144,7 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """The message without the SQL statement, which SQLAlchemy appends."""
     cause = getattr(error, "orig", None) or error
     return (str(cause).splitlines() or [type(cause).__name__])[0][:300]

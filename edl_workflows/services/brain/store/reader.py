@@ -1,4 +1,4 @@
-"""Reads the store for plans, the monitor and the API. Thread-safe.
+"""Reads the store for the optimizer, the monitor and the API. Thread-safe.
 
 Damaged rows are skipped and never raise an error.
 """
@@ -145,8 +145,8 @@ class StoreReader:
         sample_rows = self._read(query)
         return cluster_sample(sample_rows[0]) if sample_rows else None
 
-    def last_answer(self, namespace: str, job: str) -> tuple[tuple[str, ...], str] | None:
-        """Changes and reason of the Brain's last plan for a job; None if there is none."""
+    def last_advice(self, namespace: str, job: str) -> tuple[tuple[str, ...], str] | None:
+        """Changes and reason of the Brain's last advice for a job; None if there is none."""
         query = select(PLAN).where(PLAN.c.namespace == namespace, PLAN.c.job == job, PLAN.c.name == "")
         plan_rows = self._read(query.order_by(PLAN.c.time.desc()).limit(1))
         return (parse_lines(plan_rows[0].changes), plan_rows[0].reason) if plan_rows else None

@@ -16,7 +16,7 @@ from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.core.protocol.brain import JobDescription, JobEnd, NodeOom
 from edl_workflows.core.protocol.metrics import ChartedMetrics
 from edl_workflows.core.scaling.dlrover.samples import JobSample, NodeSample
-from edl_workflows.services.brain.observations import ClusterObservation, JobObservation, PlanObservation
+from edl_workflows.services.brain.observations import ChangeObservation, ClusterObservation, JobObservation
 from edl_workflows.services.brain.store import tables
 from edl_workflows.services.brain.store.tables import Upsert
 from edl_workflows.services.brain.store.writer import Rows
@@ -79,8 +79,8 @@ class StoredJob:
 
 
 @dataclass(frozen=True)
-class PlanAnswer:
-    """A plan that the Brain returned, as people see it.
+class StoredAdvice:
+    """Advice that the Brain gave, as people see it.
 
     Attributes:
         id: unique.
@@ -195,7 +195,7 @@ def observed_job_row(job: JobObservation, now: float) -> Mapping[str, Any]:
     }
 
 
-def observed_plan_row(plan: PlanObservation, now: float) -> Mapping[str, Any]:
+def observed_plan_row(plan: ChangeObservation, now: float) -> Mapping[str, Any]:
     """What the monitor saw of a ScalePlan, as a row."""
     return {
         "namespace": plan.namespace,

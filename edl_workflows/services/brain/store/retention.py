@@ -1,6 +1,6 @@
 """Removes old rows. Samples are thinned out after an hour, and everything is removed after some days.
 
-A job reports every few seconds, but its plans only use the last minutes. For older samples, one per ten
+A job reports every few seconds, but its advice only uses the last minutes. For older samples, one per ten
 minutes is enough. Rows are removed in small batches, so that reports don't have to wait.
 """
 

@@ -23,12 +23,13 @@ from sqlalchemy import (
 )
 
 from edl_workflows.core.exceptions import EdlError
-from edl_workflows.services.brain.observations import ClusterObservation, JobObservation, PlanObservation
+from edl_workflows.services.brain.observations import ChangeObservation, ClusterObservation, JobObservation
 from edl_workflows.services.brain.store import database, tables
+from edl_workflows.services.brain.store.migrations import migrate
 from edl_workflows.services.brain.store.reader import StoreReader
 from edl_workflows.services.brain.store.records import (
     JobReport,
-    PlanAnswer,
+    StoredAdvice,
     observed_job_row,
     observed_plan_row,
     report_rows,
@@ -51,7 +52,7 @@ class BrainStore(StoreReader):
     def __init__(self, database_url: str) -> None:
         super().__init__(database.connect(database_url))
         try:
-            database.migrate(self.engine)
+            migrate(self.engine)
         except EdlError:
             self.engine.dispose()
             raise
@@ -107,7 +108,7 @@ class BrainStore(StoreReader):
         ended = update(JOB).where(*existing).values(gone=now, ended=func.coalesce(JOB.c.ended, now))
         self._write_seen(tables.SEEN_JOB, job_rows, ended)
 
-    def record_plans(self, plans: Collection[PlanObservation], gone: Collection[str], now: float) -> None:
+    def record_plans(self, plans: Collection[ChangeObservation], gone: Collection[str], now: float) -> None:
         """The same for ScalePlans.
 
         Raises:
@@ -125,17 +126,17 @@ class BrainStore(StoreReader):
 
         self._writer.call(work).result()
 
-    def record_answer(self, answer: PlanAnswer) -> None:
-        """Store a plan that the Brain returned.
+    def record_advice(self, advice: StoredAdvice) -> None:
+        """Store advice that the Brain gave.
 
         Raises:
             UnavailableError: as `record`.
         """
-        plan_row = asdict(answer) | {
+        plan_row = asdict(advice) | {
             "name": "",
             "phase": "",
             "message": "",
-            "changes": json.dumps(answer.changes),
+            "changes": json.dumps(advice.changes),
             "finished": None,
             "gone": None,
         }

@@ -8,7 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from edl_workflows.core.exceptions import ConflictError, NotFoundError
 from edl_workflows.core.protocol.cluster import CheckpointRef
-from edl_workflows.core.protocol.training import CheckpointBegin, CheckpointDamage, CheckpointEnd, Evaluation
+from edl_workflows.core.protocol.training import (
+    CheckpointBegin,
+    CheckpointDamage,
+    CheckpointEnd,
+    CheckpointTicket,
+    Evaluation,
+)
 from edl_workflows.services.master.shards.snapshot import JobPosition
 
 KEPT = 3
@@ -27,6 +33,11 @@ class SaveTicket:
     position: JobPosition
     evaluation: Evaluation | None = None
     last: bool = False
+
+    def to_message(self) -> CheckpointTicket:
+        """What the chief is told of it."""
+        position = self.position.model_dump(mode="json", exclude_defaults=True)
+        return CheckpointTicket(id=self.id, position=position)
 
 
 @dataclass(frozen=True)

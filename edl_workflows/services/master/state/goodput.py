@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from edl_workflows.core.jobs.elastic_job.time_spent import TimeCause
 
-MAX_POINTS = 720
+MAX_MOMENTS = 720
 """Number of remembered moments, from which the useful time at a checkpoint's step is found."""
 MIN_INTERVAL = 1.0
 """Least seconds between two remembered moments."""
@@ -145,75 +145,47 @@ class TrainingMoment:
     created: float = 0.0
 
 
-class GoodputMeter:
-    """Keeps the account of a job's time.
+Moments = tuple[tuple[int, float], ...]
+"""Steps, each with the useful time until it was made. They are not stored: a restarted master counts its next
+rollback less exactly.
+"""
 
-    It remembers moments between two checkpoints, which are not stored, so a restarted master is less exact at
-    its next rollback.
+
+def count_time(
+    g: Goodput, moments: Moments | None, seen: TrainingMoment, now: float
+) -> tuple[Goodput, Moments]:
+    """Count the time up to this moment.
+
+    Args:
+        g: the account so far.
+        moments: None in the first call of a master.
+        seen: the job now.
+        now: Unix seconds. They must not decrease: if the clock was set, call `Goodput.shift_times` first.
+
+    Returns:
+        The account, and the moments for the next call.
     """
-
-    def __init__(self) -> None:
-        self._points: list[tuple[int, float]] = []  # step, and the useful time until then
-        self._fresh = True
-
-    def count(self, g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
-        """Count the time up to this moment. `now` must not decrease: if the clock was set, call
-        `Goodput.shift_times` first.
-        """
-        if g.ended:
-            return g
-        g = _resume_account(g, seen, now) if self._fresh else g
-        self._fresh = False
-        g = self._keep(replace(g, worked=g.worked or seen.worked), seen.saved)
-        if seen.version != g.version:
-            g = self._switch(_close(g, seen, now), seen)
-        if seen.stepped and seen.cause is not TimeCause.SUSPENDED and (not g.at or seen.step > g.step):
-            g = self._add_step(g, seen, now)
-        connects = seen.connected and not g.connected
-        g = _open(g, seen, now)
-        if seen.over:
-            g = replace(_close(g, seen, now), ended=now)
-        # Until one of these moments the time counted as training, as an unmodified program's does.
-        return g if g.worked or not (connects or seen.over) else _recount_as_start(g)
-
-    def _keep(self, g: Goodput, saved: tuple[int, ...]) -> Goodput:
-        useful_by_step = dict(g.kept)
-        if set(saved) == set(useful_by_step):
-            return g
-        kept = ((step, useful_by_step.get(step, self._useful_at(g, step))) for step in sorted(set(saved)))
-        return replace(g, kept=tuple(kept))
-
-    def _useful_at(self, g: Goodput, step: int) -> float:
-        """Useful time when this step was made. Once its checkpoint is complete, `g.useful` may include later
-        steps."""
-        return next((useful for point_step, useful in self._points if point_step >= step), g.useful)
-
-    def _switch(self, g: Goodput, seen: TrainingMoment) -> Goodput:
-        lasting = max((useful for step, useful in g.kept if step <= seen.step), default=0.0)
-        lost = max(0.0, g.useful - lasting) if seen.step < g.step else 0.0
-        self._points = [(step, useful) for step, useful in self._points if step <= seen.step]
-        useful, redone = g.useful - lost, g.redone + lost
-        # A suspension that continues now begins at `since`: `_close` has counted its time until then.
-        suspended = g.since if g.cause is TimeCause.SUSPENDED else 0.0
-        g = replace(g, useful=useful, redone=redone, suspended=suspended)
-        return replace(g, version=seen.version, step=seen.step, at=0.0, down=0.0)
-
-    def _add_step(self, g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
+    if g.ended:
+        return g, moments or ()
+    if moments is None:
+        g, moments = _resume_account(g, seen, now), ()
+    g = _keep(replace(g, worked=g.worked or seen.worked), moments, seen.saved)
+    if seen.version != g.version:
+        g = _switch(_close(g, seen, now), seen)
+        moments = tuple((step, useful) for step, useful in moments if step <= seen.step)
+    if seen.stepped and seen.cause is not TimeCause.SUSPENDED:
         if not g.at:
-            g = _close(g, seen, now)
-            first = replace(g, step=seen.step, at=now, first=seen.step, before=g.useful)
-            return replace(first, cause=TimeCause.TRAINING)
-        span = now - g.since
-        if g.cause is not TimeCause.TRAINING:
-            g = _close(g, seen, now)
-        elif span <= g.longest_step:
-            g = replace(g.add(TimeCause.TRAINING, span), since=now)
-        else:
-            g = replace(g.add(TimeCause.OTHER, span), since=now)
-        g = _credit_down_time(g, seen.step, span)
-        if not self._points or g.useful - self._points[-1][1] >= MIN_INTERVAL:
-            self._points = [*self._points[-MAX_POINTS:], (seen.step, g.useful)]
-        return replace(g, step=seen.step, at=now, cause=TimeCause.TRAINING)
+            g = _add_first_step(g, seen, now)
+        elif seen.step > g.step:
+            g = _add_step(g, seen, now)
+            moments = _remember(moments, g)
+    connects = seen.connected and not g.connected
+    g = _open(g, seen, now)
+    if seen.over:
+        g = replace(_close(g, seen, now), ended=now)
+    # Until one of these moments the time counted as training, as an unmodified program's does.
+    started = g.worked or not (connects or seen.over)
+    return g if started else _recount_as_start(g), moments
 
 
 def cut_save(g: Goodput, seconds: float, now: float) -> Goodput:
@@ -227,6 +199,50 @@ def cut_save(g: Goodput, seconds: float, now: float) -> Goodput:
     counted = min(seconds - still_open, max(0.0, g.useful - g.before))
     g = replace(g, useful=g.useful - counted, since=g.since + still_open)
     return g.add(TimeCause.SAVE, still_open + counted)
+
+
+def _keep(g: Goodput, moments: Moments, saved: tuple[int, ...]) -> Goodput:
+    """Note the useful time at each saved step. Once its checkpoint is complete, `g.useful` may include later
+    steps."""
+    kept = dict(g.kept)
+    if set(saved) == set(kept):
+        return g
+    for step in set(saved).difference(kept):
+        kept[step] = next((useful for made, useful in moments if made >= step), g.useful)
+    return replace(g, kept=tuple((step, kept[step]) for step in sorted(set(saved))))
+
+
+def _switch(g: Goodput, seen: TrainingMoment) -> Goodput:
+    lasting = max((useful for step, useful in g.kept if step <= seen.step), default=0.0)
+    lost = max(0.0, g.useful - lasting) if seen.step < g.step else 0.0
+    useful, redone = g.useful - lost, g.redone + lost
+    # A suspension that continues now begins at `since`: `_close` has counted its time until then.
+    suspended = g.since if g.cause is TimeCause.SUSPENDED else 0.0
+    g = replace(g, useful=useful, redone=redone, suspended=suspended)
+    return replace(g, version=seen.version, step=seen.step, at=0.0, down=0.0)
+
+
+def _add_first_step(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
+    g = _close(g, seen, now)
+    first = replace(g, step=seen.step, at=now, first=seen.step, before=g.useful)
+    return replace(first, cause=TimeCause.TRAINING)
+
+
+def _add_step(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
+    span = now - g.since
+    if g.cause is not TimeCause.TRAINING:
+        g = _close(g, seen, now)
+    else:
+        cause = TimeCause.TRAINING if span <= g.longest_step else TimeCause.OTHER
+        g = replace(g.add(cause, span), since=now)
+    g = _credit_down_time(g, seen.step, span)
+    return replace(g, step=seen.step, at=now, cause=TimeCause.TRAINING)
+
+
+def _remember(moments: Moments, g: Goodput) -> Moments:
+    if moments and g.useful - moments[-1][1] < MIN_INTERVAL:
+        return moments
+    return (*moments[-MAX_MOMENTS:], (g.step, g.useful))
 
 
 def _resume_account(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:

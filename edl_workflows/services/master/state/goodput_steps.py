@@ -40,7 +40,9 @@ def count_time(state: JobState, now: float) -> None:
         worked=_has_worked(state),
         created=state.settings.created,
     )
-    state.goodput = state.volatile.goodput_meter.count(state.goodput, seen, now)
+    state.goodput, state.volatile.moments = goodput.count_time(
+        state.goodput, state.volatile.moments, seen, now
+    )
 
 
 def note_prepared(state: JobState, node: JobNode, version: int) -> None:

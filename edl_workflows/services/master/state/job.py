@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from edl_workflows.core.jobs.scale_plan.model import ScalePlan, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.core.kubernetes import names
-from edl_workflows.services.master.state.goodput import GoodputMeter
+from edl_workflows.services.master.state.goodput import Moments
 from edl_workflows.services.master.state.nodes.absence import MemberSign
 from edl_workflows.services.master.state.nodes.hang import LastMove
 from edl_workflows.services.master.state.nodes.hang_report import HangReport
@@ -25,7 +25,7 @@ EARLIEST = 1e-3
 
 
 @dataclass(frozen=True)
-class ObservedPlan:
+class RolloutRequest:
     """A manual ScalePlan in the cluster; `generation` is that of its spec."""
 
     uid: str
@@ -40,7 +40,7 @@ class ObservedPlan:
         return self.phase is not None and self.phase.final
 
     @classmethod
-    def of(cls, plan: ScalePlan) -> "ObservedPlan":
+    def of(cls, plan: ScalePlan) -> "RolloutRequest":
         metadata = plan.metadata
         return cls(metadata.uid, metadata.name, plan.spec, plan.status.phase, metadata.generation)
 
@@ -50,7 +50,8 @@ class VolatileState:
     """The state that is not stored: a restarted master measures it again, or is told it again."""
 
     statistics: Statistics = field(default_factory=Statistics)
-    goodput_meter: GoodputMeter = field(default_factory=GoodputMeter)
+    moments: Moments | None = None
+    """Steps with the useful time until then; None until this master has counted time (`goodput`)."""
     last_seen: dict[str, float] = field(default_factory=dict)
     """When each node was last heard from, in Unix seconds like all times here."""
     pending_since: dict[str, float] = field(default_factory=dict)
@@ -79,10 +80,10 @@ class VolatileState:
     """When training last progressed."""
     hang_report: HangReport | None = None
     """Where the processes stood in the newest hang."""
-    plans_seen: tuple[ObservedPlan, ...] | None = None
+    plans_seen: tuple[RolloutRequest, ...] | None = None
     """The manual ScalePlans in the cluster; None until they are listed."""
     recorded_serial: int = 0
-    """The newest `PlanRun.serial` that the status of the present plan shows."""
+    """The newest `Rollout.serial` that the status of the present plan shows."""
     refused: dict[str, str] = field(default_factory=dict)
     """Requests that the API server refuses, with the reason."""
 

@@ -86,10 +86,8 @@ def record_heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
     if node is None or node.status.final:
         return
     if not node.incarnation:  # the previous master died before it could store the registration
-        node = state.nodes.change(
-            node, status=NodeStatus.RUNNING, incarnation=message.incarnation, joined=now
-        )
-    if node.incarnation == message.incarnation:
+        state.nodes.change(node, status=NodeStatus.RUNNING, incarnation=message.incarnation, joined=now)
+    if node.incarnation in ("", message.incarnation):
         state.volatile.last_seen[str(node)] = now
         state.volatile.taken_by_suspension.discard(str(node))
         if message.usage is not None:
@@ -145,12 +143,12 @@ def _note_copy(state: JobState, node: JobNode, *, own_copy: bool) -> None:
 
 
 def _note_servers(state: JobState, message: ProcessReport) -> None:
-    """Keep the strictest report: a process that prepares another version can detect more obstacles to a
-    change of the servers than a process that trains.
+    """Keep the strictest report, and the newest of them: a process that prepares another version can detect
+    more obstacles to a change of the servers than a process that trains.
     """
     recorded, reported = state.servers, message.servers
     if reported is not None and (
-        recorded is None or STRICTNESS[reported.changes] > STRICTNESS[recorded.changes]
+        recorded is None or STRICTNESS[reported.changes] >= STRICTNESS[recorded.changes]
     ):
         state.servers = reported
 
@@ -247,11 +245,8 @@ def decide_exit(state: JobState, message: ExitReport, now: float) -> ExitVerdict
         state.versions = cluster_versions.note_ended(state.versions, node.id)
         own = message.code != CLUSTER_LOST_EXIT_CODE
     message = message.model_copy(update={"version": _present_version(state, node, message.version)})
-    if not own and (_follows_from_loss(state, message.version) or _breaks_switch(state, node, message)):
-        state.volatile.exits_since.pop(str(node), None)
-        if state.self_formed is None and not _is_left_behind(state, message.version):
-            forget_processes(state, node)
-            state.nodes.change(node, waiting=True)
+    if not own and (_follows_from_loss(state, message.version) or _breaks_switch(state, message)):
+        _keep_waiting(state, node, message)
         return ExitVerdict(wait=True)
     if not own and _may_follow_from_loss(state, node, message):
         since = state.volatile.exits_since.setdefault(str(node), now)
@@ -422,16 +417,23 @@ def _follows_from_loss(state: JobState, version: int) -> bool:
     return version < active.number or recovering or bool(state.lost_members(active.members))
 
 
-def _breaks_switch(state: JobState, node: JobNode, message: ExitReport) -> bool:
+def _breaks_switch(state: JobState, message: ExitReport) -> bool:
     """Whether a process ended before the first step of a plan's version; then the plan fails, not the
     node.
     """
     plan = state.plan
     if plan is None or not plan.activated or message.version != plan.number:
         return False
-    if state.versions.trained >= plan.number:
-        return False
-    last = relaunch.last_line(message.last_lines)
-    broken = f"the process of {node} ended with code {message.code} before the first step: {last}"
-    state.plan = replace(plan, broken=broken)
-    return True
+    return state.versions.trained < plan.number
+
+
+def _keep_waiting(state: JobState, node: JobNode, message: ExitReport) -> None:
+    """Keep the node for the next version. Unless its process ended because of a loss, its plan is broken."""
+    state.volatile.exits_since.pop(str(node), None)
+    if state.plan is not None and not _follows_from_loss(state, message.version):
+        last = relaunch.last_line(message.last_lines)
+        broken = f"the process of {node} ended with code {message.code} before the first step: {last}"
+        state.plan = replace(state.plan, broken=broken)
+    if state.self_formed is None and not _is_left_behind(state, message.version):
+        forget_processes(state, node)
+        state.nodes.change(node, waiting=True)

@@ -23,7 +23,7 @@ from edl_workflows.services.master.shards.snapshot import JobPosition
 from edl_workflows.services.master.state import checkpoints
 from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.messages import find_node
-from edl_workflows.services.master.state.plans import plan_run
+from edl_workflows.services.master.state.rollouts.rollout import describe_changed_model
 from edl_workflows.services.master.state.versions import cluster_versions, version_steps
 
 
@@ -44,8 +44,8 @@ def begin_checkpoint(state: JobState, message: CheckpointBegin, now: float) -> c
     return ticket
 
 
-def end_checkpoint(state: JobState, ticket: str, message: CheckpointEnd, now: float) -> None:
-    """Record that the save completed or failed.
+def end_checkpoint(state: JobState, ticket: str, message: CheckpointEnd, now: float) -> CheckpointRef:
+    """Record that the save completed or failed. Return the checkpoint.
 
     Raises:
         NotFoundError: there is no such ticket.
@@ -53,6 +53,7 @@ def end_checkpoint(state: JobState, ticket: str, message: CheckpointEnd, now: fl
     """
     find_node(state, message.node)
     state.checkpoints = checkpoints.end_save(state.checkpoints, ticket, message, now)
+    return CheckpointRef(uri=message.uri, step=message.step)
 
 
 def record_restored_checkpoint(state: JobState, message: CheckpointRestore, now: float) -> None:
@@ -112,7 +113,7 @@ def record_model_report(state: JobState, message: ModelReport) -> ModelVerdict:
     if plan is None or not plan.activated or plan.number != message.version:
         return ModelVerdict()
     state.plan = plan = replace(plan, after=message.evaluation)
-    return ModelVerdict(refused=plan_run.describe_changed_model(plan))
+    return ModelVerdict(refused=describe_changed_model(plan))
 
 
 def _require_active(state: JobState, version: int, else_: str) -> None:

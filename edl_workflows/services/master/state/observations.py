@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from edl_workflows.core.jobs.scale_plan.model import ScalePlanPhase
-from edl_workflows.services.master.state.job import JobState, ObservedPlan
-from edl_workflows.services.master.state.nodes import pod_plans, relaunch
+from edl_workflows.services.master.state.job import JobState, RolloutRequest
+from edl_workflows.services.master.state.nodes import pod_requests, relaunch
 from edl_workflows.services.master.state.nodes.fault_steps import end_node
+from edl_workflows.services.master.state.nodes.pod_requests import PodRequest
 from edl_workflows.services.master.state.nodes.registry import ExitReason, JobNode, NodeStatus, PodState
 
 UNSEEN_GRACE = 30.0
@@ -52,20 +53,31 @@ def observe_pods(state: JobState, seen: Iterable[ObservedPod], now: float) -> No
             _present(state, node, pod)
 
 
-def observe_pod_plans(state: JobState, phases: dict[str, ScalePlanPhase | None], now: float) -> None:
+def observe_pod_requests(state: JobState, phases: dict[str, ScalePlanPhase | None], now: float) -> None:
     """Enter the phases of the job's auto ScalePlans, by name."""
-    for plan in state.pod_plans.open:
-        name = plan.name(state.settings.name)
+    for request in state.pod_plans.open:
+        name = request.name(state.settings.name)
         phase = phases.get(name)
         if phase is ScalePlanPhase.SUCCEEDED:
-            state.pod_plans = pod_plans.mark_carried_out(state.pod_plans, state.nodes, plan.number, now)
-        elif phase is ScalePlanPhase.FAILED or (plan.seen and name not in phases):
-            state.pod_plans = pod_plans.mark_refused(state.pod_plans, state.nodes, plan.number, now)
-        elif name in phases and not plan.seen:
-            state.pod_plans = pod_plans.mark_seen(state.pod_plans, plan.number)
+            state.pod_plans = pod_requests.close_request(state.pod_plans, request.number)
+            for node in state.nodes.find_all(request.create):
+                state.nodes.change(node, status=NodeStatus.PENDING, since=now)
+        elif phase is ScalePlanPhase.FAILED or (request.seen and name not in phases):
+            _withdraw_request(state, request, now)
+        elif name in phases and not request.seen:
+            state.pod_plans = pod_requests.mark_seen(state.pod_plans, request.number)
 
 
-def observe_plans(state: JobState, seen: Iterable[ObservedPlan]) -> None:
+def _withdraw_request(state: JobState, request: PodRequest, now: float) -> None:
+    """Record that a request failed or was deleted; its pods are requested again later."""
+    state.pod_plans = pod_requests.refuse_request(state.pod_plans, request.number, now)
+    for node in state.nodes.find_all(request.create):
+        state.nodes.change(node, asked=node.status is not NodeStatus.INITIAL)
+    for node in state.nodes.find_all(request.remove):
+        state.nodes.change(node, removal_asked=False)
+
+
+def observe_plans(state: JobState, seen: Iterable[RolloutRequest]) -> None:
     """Enter the job's manual ScalePlans, in the order in which they are to be carried out."""
     state.volatile.plans_seen = tuple(seen)
 
@@ -80,7 +92,7 @@ def _present(state: JobState, node: JobNode, pod: ObservedPod) -> None:
     ended = pod.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
     where = PodState.ENDED if ended else PodState.THERE
     if node.pod is not where or not node.asked:
-        node = state.nodes.change(node, pod=where, asked=True)
+        state.nodes.change(node, pod=where, asked=True)
     if pod.phase is PodPhase.SUCCEEDED:
         end_node(state, node, NodeStatus.SUCCEEDED, ExitReason.SUCCEEDED, 0)
     elif pod.phase is PodPhase.FAILED:
@@ -98,5 +110,5 @@ def _absent(state: JobState, node: JobNode, now: float) -> None:
     if node.pod is PodState.UNSEEN and now - node.since < UNSEEN_GRACE:
         return
     if node.pod is not PodState.GONE:
-        node = state.nodes.change(node, pod=PodState.GONE)
+        state.nodes.change(node, pod=PodState.GONE)
     end_node(state, node, NodeStatus.DELETED, ExitReason.KILLED, None, "its pod was deleted")

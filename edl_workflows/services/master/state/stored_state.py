@@ -19,16 +19,16 @@ from edl_workflows.core.kubernetes.objects import Count
 from edl_workflows.core.protocol.nodes import Directive, ServerReport
 from edl_workflows.services.master.shards.manager import ShardManager
 from edl_workflows.services.master.shards.snapshot import ShardsSnapshot
-from edl_workflows.services.master.state.autoscale.own_plans import AutoscalingState
-from edl_workflows.services.master.state.checkpoints import Checkpoints
+from edl_workflows.services.master.state.autoscale.autoscale_state import AutoscalingState
+from edl_workflows.services.master.state.checkpoints import Checkpoints, SavedCheckpoint
 from edl_workflows.services.master.state.goodput import Goodput
 from edl_workflows.services.master.state.job_result import TrainingResult
 from edl_workflows.services.master.state.nodes.hang import Hangs
 from edl_workflows.services.master.state.nodes.node_check import NodeCheck
-from edl_workflows.services.master.state.nodes.pod_plans import PodPlans
+from edl_workflows.services.master.state.nodes.pod_requests import PodRequests
 from edl_workflows.services.master.state.nodes.registry import JobNode, NodeRegistry
 from edl_workflows.services.master.state.nodes.relaunch import Restarts
-from edl_workflows.services.master.state.plans.plan_run import PlanRun
+from edl_workflows.services.master.state.rollouts.rollout import Rollout
 from edl_workflows.services.master.state.statistics import History
 from edl_workflows.services.master.state.sync import SyncGroups
 from edl_workflows.services.master.state.versions.cluster_versions import ClusterVersions
@@ -116,12 +116,12 @@ class JobRecord:
     """Saved, begun, failed and damaged checkpoints, with the data position of each."""
     sync: SyncGroups = field(default_factory=SyncGroups)
     """Groups of workers that wait for each other, and barriers."""
-    plan: PlanRun | None = None
+    plan: Rollout | None = None
     """The manual ScalePlan in progress, or one that has ended but whose status does not show that yet."""
     finished_plans: tuple[str, ...] = ()
     """Uids of the newest manual plans that have ended."""
-    pod_plans: PodPlans = field(default_factory=PodPlans)
-    """Auto ScalePlans, which request pods, until they are carried out."""
+    pod_plans: PodRequests = field(default_factory=PodRequests)
+    """Requests for pods, until they are carried out."""
     steps: StepProgress = field(default_factory=StepProgress)
     """The global step."""
     outcome: TrainingResult | None = None
@@ -153,6 +153,9 @@ class JobRecord:
     own_copies: tuple[str, ...] = ()
     """Roles and ranks of nodes whose newest process trains a copy of the model of its own, which nothing
     combines with the others."""
+    left_at: SavedCheckpoint | None = None
+    """The checkpoint that was saved for the newest switch: of the step and the data position at which the
+    previous parameter servers stopped, whose variables they still hold."""
     result: FunctionResult | None = None
     """What the training function returned; None for a script, and until a function has returned."""
 

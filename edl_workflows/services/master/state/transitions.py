@@ -11,10 +11,10 @@ from edl_workflows.core.protocol.datasets import LeaseState
 from edl_workflows.services.master.state import goodput_steps, job_result, settings
 from edl_workflows.services.master.state.autoscale import autoscale_steps
 from edl_workflows.services.master.state.job import JobState
-from edl_workflows.services.master.state.nodes import fault_steps, pod_plans, replicas, standstill
+from edl_workflows.services.master.state.nodes import fault_steps, pod_requests, replicas, standstill
 from edl_workflows.services.master.state.nodes.fault_steps import end_node
 from edl_workflows.services.master.state.nodes.registry import ExitReason, NodeStatus, PodState
-from edl_workflows.services.master.state.plans import plan_steps
+from edl_workflows.services.master.state.rollouts import rollout_steps
 from edl_workflows.services.master.state.versions import rendezvous, version_steps
 from edl_workflows.services.master.state.versions.cluster_versions import ChangeCause
 
@@ -34,7 +34,7 @@ def _settle_open_job(state: JobState, now: float) -> None:
         _find_silent(state, now)
         _find_unprepared(state, now)
         fault_steps.check_nodes(state, now)
-        plan_steps.advance_plan(state, now)
+        rollout_steps.advance_plan(state, now)
         autoscale_steps.settle_autoscaling(state, now)
         _settle_elastic(state, now)
         standstill.fail_silent_members(state, now)
@@ -48,8 +48,7 @@ def _settle_open_job(state: JobState, now: float) -> None:
         pending = {node: now - since for node, since in state.volatile.pending_since.items()}
         state.outcome = job_result.decide_result(state.nodes, state.settings, data, pending, group)
         if state.outcome is None and state.watches_pods:
-            grace = state.settings.timeouts.release
-            state.pod_plans = pod_plans.plan_pods(state.pod_plans, state.nodes, grace, now)
+            _request_pods(state, now)
     else:
         state.volatile.pending_since = {}
         state.volatile.prepared_since = (0, 0.0)
@@ -58,7 +57,7 @@ def _settle_open_job(state: JobState, now: float) -> None:
         state.volatile.moved = None
     _forget_ended(state)
     if state.outcome is not None:
-        plan_steps.finish_plan(state, now)
+        rollout_steps.finish_plan(state, now)
 
 
 def _find_silent(state: JobState, now: float) -> None:
@@ -113,10 +112,25 @@ def _settle_elastic(state: JobState, now: float) -> None:
         size = state.sizes.get(node_type, NodeResource())
         count = state.counts.get(node_type, 0)
         versions = state.versions if node_type == state.settings.member_type else None
-        for released in replicas.scale_role(
+        added, released = replicas.scale_role(
             state.nodes, state.settings, node_type, count, size, now, versions
-        ):
-            state.shards.release_node(released.ref)
+        )
+        state.nodes.add(*added)
+        for node in released:
+            state.nodes.release(node, now)
+            state.shards.release_node(node.ref)
+
+
+def _request_pods(state: JobState, now: float) -> None:
+    grace = state.settings.timeouts.release
+    request = pod_requests.next_request(state.pod_plans, state.nodes, grace, now)
+    if request is None:
+        return
+    state.pod_plans = pod_requests.open_request(state.pod_plans, request)
+    for node in state.nodes.find_all(request.create):
+        state.nodes.change(node, asked=True)
+    for node in state.nodes.find_all(request.remove):
+        state.nodes.change(node, removal_asked=True)
 
 
 def _forget_ended(state: JobState) -> None:

@@ -16,9 +16,9 @@ from edl_workflows.core.jobs.elastic_job.model import (
 )
 from edl_workflows.core.jobs.elastic_job.time_spent import TimeCause, whole_seconds
 from edl_workflows.core.jobs.scale_plan.model import (
+    ModelVerification,
     PlanCheckpoint,
     PlanStep,
-    PlanVerification,
     ScalePlanStatus,
 )
 from edl_workflows.core.kubernetes import names
@@ -31,7 +31,7 @@ from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.job_result import TrainingResult
 from edl_workflows.services.master.state.nodes import fault_steps, hang_report, standstill
 from edl_workflows.services.master.state.nodes.registry import NodeStatus
-from edl_workflows.services.master.state.plans.plan_run import PlanRun, describe_changed_model
+from edl_workflows.services.master.state.rollouts.rollout import Rollout, describe_changed_model
 from edl_workflows.services.master.state.settings import JobSettings
 from edl_workflows.services.master.state.statistics import HistorySample
 from edl_workflows.services.master.state.stored_state import Announcement, JobRecord
@@ -153,15 +153,15 @@ def _address(state: JobState, node_type: str, node_id: int, version: int) -> str
     return names.node_address(state.settings.name, state.settings.namespace, node_type, node_id, version)
 
 
-def plan_status(run: PlanRun) -> dict[str, Any]:
+def plan_status(rollout: Rollout) -> dict[str, Any]:
     """The status of a ScalePlan, as a JSON merge patch."""
     status = ScalePlanStatus(
-        observed_generation=run.generation,
-        phase=run.phase,
-        reason=run.reason,
-        message=run.message,
-        create_time=_time(run.created),
-        finish_time=_time(run.steps[-1].finish) if run.phase.final else None,
+        observed_generation=rollout.generation,
+        phase=rollout.phase,
+        reason=rollout.reason,
+        message=rollout.message,
+        create_time=_time(rollout.created),
+        finish_time=_time(rollout.steps[-1].finish) if rollout.phase.final else None,
         steps=[
             PlanStep(
                 phase=step.phase,
@@ -169,38 +169,43 @@ def plan_status(run: PlanRun) -> dict[str, Any]:
                 finish_time=None if step.finish is None else _time(step.finish),
                 message=step.message,
             )
-            for step in run.steps
+            for step in rollout.steps
         ],
-        checkpoint=PlanCheckpoint(uri=run.checkpoint.uri, step=run.checkpoint.step)
-        if run.checkpoint
+        checkpoint=PlanCheckpoint(uri=rollout.checkpoint.uri, step=rollout.checkpoint.step)
+        if rollout.checkpoint
         else None,
-        resumed_step=run.resumed_step,
-        stall_seconds=run.stall_seconds,
-        cluster_version=run.cluster_version,
-        verification=_verification(run),
+        resumed_step=rollout.resumed_step,
+        stall_seconds=rollout.stall_seconds,
+        cluster_version=rollout.cluster_version,
+        verification=_verification(rollout),
     )
     patch = status.to_dict()
     patch.pop("conditions", None)
     return dict(inert_value(patch))
 
 
-def _verification(run: PlanRun) -> PlanVerification | None:
-    if not run.number:
+def _verification(rollout: Rollout) -> ModelVerification | None:
+    if not rollout.number:
         return None
-    verification = PlanVerification(
+    verification = ModelVerification(
         result="NotCompared",
-        before=run.before.value if run.before else None,
-        after=run.after.value if run.after else None,
+        before=rollout.before.value if rollout.before else None,
+        after=rollout.after.value if rollout.after else None,
     )
-    if run.before is None:
+    if rollout.before is None:
         return verification.model_copy(update={"message": "the program gives nothing to compare"})
-    if run.before.value is None:
-        return verification.model_copy(update={"message": run.before.problem})
-    if run.after is None and run.phase.final:
+    sampled = len(rollout.before.fingerprints)
+    if rollout.before.value is None and not sampled:
+        return verification.model_copy(update={"message": rollout.before.problem})
+    if rollout.after is None and rollout.phase.final:
         return verification.model_copy(update={"message": "no evaluation was reported after the switch"})
-    if run.after is None:
+    if rollout.after is None:
         return verification.model_copy(update={"result": "Pending"})
-    return verification.model_copy(update={"result": "Different" if describe_changed_model(run) else "Same"})
+    message = ""
+    if rollout.before.value is None:
+        message = f"rows of {sampled} variables were compared, the loss was not: {rollout.before.problem}"
+    result = "Different" if describe_changed_model(rollout) else "Same"
+    return verification.model_copy(update={"result": result, "message": message})
 
 
 def job_status(state: JobState, now: float) -> dict[str, Any]:
@@ -287,6 +292,7 @@ def _warnings(state: JobState, now: float) -> list[str]:
         *_damage_warnings(state),
         *_failed_save_warnings(state),
         *_own_copy_warnings(state),
+        *(state.servers.warnings if state.servers is not None else ()),
         *state.shards.notes,
         *_too_few_workers_warnings(state, now),
         *_hang_warnings(state),

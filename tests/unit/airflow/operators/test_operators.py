@@ -10,7 +10,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -19,11 +19,13 @@ from airflow.providers_manager import ProvidersManager
 from airflow.sdk import DAG, BaseOperator
 
 from edl_workflows import operators, sensors
+from edl_workflows.airflow.decorators import FrameworkName
 from edl_workflows.airflow.hooks.errors import branch_name, raised_for_airflow, to_airflow
 from edl_workflows.core import exceptions
+from edl_workflows.core.jobs.elastic_job.adapters import Framework
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.get_provider_info import get_provider_info
-from edl_workflows.operators import scale_plan
+from edl_workflows.operators import stages
 from edl_workflows.operators.base import StageTask
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
 from edl_workflows.operators.job import read_manifest
@@ -57,6 +59,7 @@ HEAVY = (
     "kubernetes",
     "kubernetes_asyncio",
     "hera",
+    "numpy",
     "airflow.providers.cncf.kubernetes.hooks.kubernetes",
     "edl_workflows.pipelines.stages",
     "openlineage",
@@ -82,6 +85,26 @@ def test_parsing_a_dag_file_imports_no_kubernetes_client() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import edl_workflows.operators, edl_workflows.sensors, edl_workflows.airflow",
+        "from edl_workflows.operators import SubmitElasticJobOperator",
+        "from edl_workflows.sensors import JobSensor",
+        "from edl_workflows.airflow import elastic_job, elastic_task",
+    ],
+)
+def test_the_public_form_of_an_import_costs_no_more(imports: str) -> None:
+    """A DAG file that imports a name from its public package imports no heavy module."""
+    code = f"import sys\n{imports}\nprint([name for name in {HEAVY} if name in sys.modules])"
+
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240
+    )
+
+    assert run.stdout.splitlines()[-1] == "[]"
+
+
 def test_each_kind_of_job_has_an_operator() -> None:
     """Each kind of job has an operator that is named after it and submits it."""
     submits = {f"Submit{kind.name}Operator": kind.name for kind in KINDS if kind.view is not None}
@@ -92,17 +115,30 @@ def test_each_kind_of_job_has_an_operator() -> None:
     )
 
 
-def test_the_reference_page_has_the_operators_that_a_dag_may_use() -> None:
-    """`docs/reference/airflow.md` lists each operator, and what it lists can be imported as the page says."""
-    page = (ROOT / "docs" / "reference" / "airflow.md").read_text()
-    promised = {
-        name: module for module, name in re.findall(r"^`from (\S+) import (\w+)`$", page, re.MULTILINE)
-    }
+def test_the_decorator_offers_each_framework() -> None:
+    """The type of the decorator's argument ``framework`` has the name of each framework."""
+    assert get_args(FrameworkName) == tuple(Framework), "airflow/decorators.py lacks a framework"
 
-    assert {found.__name__: found.__module__ for found in CLASSES}.items() <= promised.items(), (
-        "run make docs"
-    )
-    assert all(hasattr(import_module(module), name) for name, module in promised.items())
+
+def test_each_operator_is_public() -> None:
+    """A DAG may import each operator and sensor from its package, in two parts."""
+    public = {getattr(package, name) for package in (operators, sensors) for name in package.__all__}
+
+    assert public == set(CLASSES)
+
+
+def test_the_reference_page_has_the_operators_that_a_dag_may_use() -> None:
+    """`docs/reference/airflow.md` lists each operator and sensor, and what a DAG may import of
+    `edl_workflows.airflow`, with the import that works."""
+    page = (ROOT / "docs" / "reference" / "airflow.md").read_text()
+    listed = set(re.findall(r"^`from (\S+) import (\w+)`$", page, re.MULTILINE))
+
+    tasks = ("checkpoint_migrate_restart", "elastic_job", "elastic_task")
+    assert listed == {
+        *((package.__name__, name) for package in (operators, sensors) for name in package.__all__),
+        *(("edl_workflows.airflow", name) for name in tasks),
+    }, "run make docs"
+    assert all(hasattr(import_module(module), name) for module, name in listed)
 
 
 @pytest.mark.parametrize("found", CLASSES, ids=lambda found: found.__name__)
@@ -118,6 +154,32 @@ def test_constructors_take_keywords_only_and_only_assign(found: type[BaseOperato
     assert all(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for n, p in parameters.items() if n != "self")
     assert isinstance(found.template_fields, tuple)
     assert {name: getattr(made, name) for name in own} == own
+
+
+@pytest.mark.parametrize("found", CLASSES, ids=lambda found: found.__name__)
+def test_arguments_may_be_set_for_a_dag_or_mapped(found: type[BaseOperator]) -> None:
+    """Arguments may be in the DAG's ``default_args``, and each template field may be mapped."""
+    parameters = inspect.signature(found.__init__).parameters
+    needed = {n: "x" for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
+    given = needed | dict.fromkeys(found.template_fields, "x")
+    with DAG("parse", schedule=None, default_args=given):
+        made: Any = found(task_id="task")
+        mapped: Any = found.partial(task_id="mapped").expand(**{n: ["a", "b"] for n in found.template_fields})
+
+    assert {name: getattr(made, name) for name in given} == given
+    assert set(mapped.expand_input.value) == set(found.template_fields)
+
+
+def test_types_of_arguments_are_known_to_mypy() -> None:
+    """Type checkers find missing arguments and wrong types. `make type` is the test: it reports a comment
+    ``type: ignore`` that hides no error."""
+    with DAG("parse", schedule=None):
+        with pytest.raises(TypeError, match="missing keyword argument 'name'"):
+            stages.SuspendJobOperator(task_id="suspend")  # type: ignore[call-arg]
+        stages.ResumeJobOperator(task_id="resume", name="j", if_finished="never")  # type: ignore[arg-type]
+        stages.CancelJobOperator(task_id="cancel", name="j", action="keep")  # type: ignore[arg-type]
+        stages.ScaleJobOperator(task_id="scale", job="j", replicas=3)  # type: ignore[arg-type]
+        stages.MigrateParameterServersOperator(task_id="migrate", job="j", migrate=[0])  # type: ignore[arg-type]
 
 
 def test_deferrable_follows_airflows_setting() -> None:
@@ -181,7 +243,7 @@ def test_replicas_are_a_map_or_its_text(given: Any) -> None:
     """Replicas may be a map or its text, since a template gives text unless the DAG renders native
     objects."""
     with DAG("parse", schedule=None):
-        operator = scale_plan.ScaleElasticJobOperator(task_id="task", job="j", replicas=given)
+        operator = stages.ScaleJobOperator(task_id="task", job="j", replicas=given)
 
     assert operator.request_values()["replicas"] == {"worker": {"replicas": 3}}
 
@@ -200,7 +262,7 @@ TEXTS: dict[str, Callable[[Any], Any]] = {
 def test_a_migration_is_a_map_or_its_text(form: str) -> None:
     """Both maps of a migration may be the text that a template made of them, including None."""
     with DAG("parse", schedule=None):
-        operator = scale_plan.MigrateParameterServersOperator(
+        operator = stages.MigrateParameterServersOperator(
             task_id="task",
             job="j",
             replicas="3",
@@ -219,7 +281,7 @@ def test_a_migration_is_a_map_or_its_text(form: str) -> None:
 def test_a_template_that_yields_nothing_leaves_the_default(text: str) -> None:
     """An argument whose template renders to nothing has its default value."""
     with DAG("parse", schedule=None):
-        migrate = scale_plan.MigrateParameterServersOperator(
+        migrate = stages.MigrateParameterServersOperator(
             task_id="migrate", job="j", replicas=text, migrate=text, resource=text
         )
         sensor = ElasticJobSensor(task_id="wait", name="j", phases=text, step=text)
@@ -232,7 +294,7 @@ def test_a_template_that_yields_nothing_leaves_the_default(text: str) -> None:
 def test_a_migration_that_is_no_map(given: str) -> None:
     """The error for a migration that is not a map names the argument."""
     with DAG("parse", schedule=None):
-        operator = scale_plan.MigrateParameterServersOperator(task_id="task", job="j", migrate=given)
+        operator = stages.MigrateParameterServersOperator(task_id="task", job="j", migrate=given)
 
     with pytest.raises(exceptions.InvalidError, match="migrate"):
         operator.request_values()
@@ -283,7 +345,7 @@ def test_a_text_may_be_as_deep_as_any_manifest() -> None:
 def test_a_plan_that_is_no_map(given: str) -> None:
     """The error for a plan that is not a map names the argument."""
     with DAG("parse", schedule=None):
-        operator = scale_plan.ApplyPlanOperator(task_id="task", job="j", plan=given)
+        operator = stages.ApplyPlanOperator(task_id="task", job="j", plan=given)
 
     with pytest.raises(exceptions.InvalidError, match="plan"):
         operator.request_values()

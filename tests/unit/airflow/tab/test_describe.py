@@ -21,8 +21,9 @@ from edl_workflows.core.jobs.kinds import kind_of
 from edl_workflows.core.jobs.scale_plan.model import ScalePlan
 from edl_workflows.services.brain.page.messages import JobAnswer
 from tests.airflow.support import elastic_job
+from tests.cases.kinds import KIND_CASES
 from tests.unit.airflow.tab.crowded import RESTARTS, SPENT, crowded_plans, crowded_status
-from tests.unit.core.jobs.examples import EXAMPLES, make_example
+from tests.unit.core.jobs.examples import make_example
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 PROPOSAL = {"replicaResourceSpecs": {"worker": {"replicas": 4}}, "reasons": {"worker": "it pays"}}
@@ -197,7 +198,7 @@ def test_only_a_plan_that_has_not_begun_can_be_rejected() -> None:
     assert found.proposal is None
 
 
-@pytest.mark.parametrize("kind", sorted(EXAMPLES))
+@pytest.mark.parametrize("kind", KIND_CASES)
 def test_every_kind_has_a_document(kind: str) -> None:
     """A job of each kind has a document with its kind and phase."""
     row = kind_of(kind)

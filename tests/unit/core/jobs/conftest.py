@@ -5,35 +5,9 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.core.jobs.testing import JobsNamespace
-
-Manifest = dict[str, Any]
-
-
-def make_template() -> Manifest:
-    """The template of a training pod."""
-    container = {
-        "name": "main",
-        "image": "train:1",
-        "command": ["edl", "agent", "run", "--", "python", "train.py"],
-    }
-    return {"spec": {"containers": [container]}}
-
-
-def make_job(**spec: Any) -> Manifest:
-    """A job of 2 parameter servers and 1 worker."""
-    base = {
-        "replicaSpecs": {
-            "ps": {"replicas": 2, "template": make_template()},
-            "worker": {"replicas": 1, "template": make_template()},
-        }
-    }
-    return {
-        "apiVersion": "elastic.iml.github.io/v1alpha1",
-        "kind": "ElasticJob",
-        "metadata": {"name": "digits", "namespace": "default"},
-        "spec": base | spec,
-    }
+from tests.cases.kind import Manifest
+from tests.cases.kinds.elastic_job import make_elastic_job
+from tests.jobs_namespace import JobsNamespace
 
 
 def make_plan(name: str = "plan", *, auto: bool = False, **spec: Any) -> Manifest:
@@ -52,8 +26,8 @@ def make_plan(name: str = "plan", *, auto: bool = False, **spec: Any) -> Manifes
 
 @pytest.fixture
 def job() -> Callable[..., Manifest]:
-    """See `make_job`."""
-    return make_job
+    """See `make_elastic_job`."""
+    return make_elastic_job
 
 
 @pytest.fixture
@@ -71,7 +45,7 @@ def world() -> JobsNamespace:
 @pytest.fixture
 def running(world: JobsNamespace) -> JobsNamespace:
     """A namespace with a job whose master runs."""
-    world.add(make_job())
+    world.add(make_elastic_job())
     world.settle()
     world.set_pod("elasticjob-digits-dlrover-master-0", "Running")
     world.settle()

@@ -4,23 +4,10 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from tests.cases.kinds.di_job import CASES, make_di_job
 from tests.unit.core.jobs.settled_job import SettledJob
 
-NAME = "atari"
-API_VERSION = "diengine.opendilab.org/v2alpha1"
-
-
-def task(kind: str, replicas: int = 1, **fields: Any) -> dict[str, Any]:
-    """A task of one container."""
-    template = {"spec": {"containers": [{"name": "di-container", "image": "ding:1"}]}}
-    return {"type": kind, "replicas": replicas, "template": template, **fields}
-
-
-def make(*tasks: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    """A job of these tasks; without any a learner, an evaluator and two collectors."""
-    chosen = tasks or (task("learner"), task("collector", 2), task("evaluator"))
-    spec = {"tasks": copy.deepcopy(list(chosen)), **spec}
-    return {"apiVersion": API_VERSION, "kind": "DIJob", "metadata": {"name": NAME}, "spec": spec}
+NAME: str = CASES.example["metadata"]["name"]
 
 
 def node_asked_for(pod: Mapping[str, Any]) -> str:
@@ -32,10 +19,10 @@ def node_asked_for(pod: Mapping[str, Any]) -> str:
 
 
 class Job(SettledJob):
-    """One DIJob; see `make` for the arguments."""
+    """One DIJob; see `make_di_job` for the arguments."""
 
     def __init__(self, *tasks: dict[str, Any], **spec: Any) -> None:
-        super().__init__(make(*tasks, **spec))
+        super().__init__(make_di_job(*tasks, **spec))
 
     def env(self, short: str) -> dict[str, str]:
         """A pod's environment, as far as it is given by value."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from edl_workflows.core.jobs.testing import JobsNamespace
+from tests.jobs_namespace import JobsNamespace
 
 MASTER = "elasticjob-digits-dlrover-master-0"
 SECOND = "elasticjob-digits-dlrover-master-1"

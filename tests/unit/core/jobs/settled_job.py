@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from edl_workflows.core.jobs.testing import JobsNamespace
+from tests.jobs_namespace import JobsNamespace
 
 
 class SettledJob:

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.core.jobs.di_jobs import NAME, Job, make, node_asked_for, task
+from tests.cases.kinds.di_job import make_di_job, task
+from tests.unit.core.jobs.di_jobs import NAME, Job, node_asked_for
 
 
 def test_without_an_allocation_a_preemptible_job_waits() -> None:
@@ -109,7 +110,7 @@ def test_a_failure_of_an_old_template_is_none() -> None:
     """A pod of an old template that fails does not count as failed, since it is about to be replaced."""
     job = Job(backoffLimit=0)
     job.run()
-    tasks = make()["spec"]["tasks"]
+    tasks = make_di_job()["spec"]["tasks"]
     tasks[2]["template"]["spec"]["containers"][0]["image"] = "ding:2"
     job.world.edit("DIJob", NAME, {"spec": {"tasks": tasks}})
     job.set(evaluator_0=("Failed", 1))

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from edl_workflows.core.jobs.actions import Refusal
-from edl_workflows.core.jobs.testing import JobsNamespace
-from tests.unit.core.jobs.di_jobs import NAME, Job, make, task
+from tests.cases.kinds.di_job import make_di_job, task
+from tests.jobs_namespace import JobsNamespace
+from tests.unit.core.jobs.di_jobs import NAME, Job
 
 ALL = ["collector-0", "collector-1", "evaluator-0", "learner-0"]
 
@@ -160,7 +161,7 @@ def test_another_template_replaces_its_task_only() -> None:
     job = Job()
     job.run()
     before = {short: job.uid(short) for short in ALL}
-    tasks = make()["spec"]["tasks"]
+    tasks = make_di_job()["spec"]["tasks"]
     tasks[2]["template"]["spec"]["containers"][0]["image"] = "ding:2"
     job.edit(tasks=tasks)
     job.settle()
@@ -174,7 +175,7 @@ def test_a_foreign_pod_is_told() -> None:
     world = JobsNamespace()
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "atari-learner-0", "labels": {}}}
     world.add(pod | {"spec": {"containers": [{"name": "x", "image": "y"}]}})
-    world.add(make())
+    world.add(make_di_job())
     world.settle()
     status = world.objects["DIJob", NAME]["status"]
     assert (status["phase"], status["reason"]) == ("Pending", "NameConflict")
@@ -187,7 +188,7 @@ def test_a_foreign_service_or_secret_is_told(name: str, kind: str) -> None:
     """A foreign object with the name of the job's service or Secret is reported."""
     world = JobsNamespace()
     world.add({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "labels": {}}, "spec": {}})
-    world.add(make())
+    world.add(make_di_job())
     world.settle()
     assert world.objects["DIJob", NAME]["status"]["reason"] == "NameConflict"
     assert not any(kind == "Pod" for kind, _ in world.objects)
@@ -200,7 +201,7 @@ def test_a_refused_pod_is_told_and_tried_again() -> None:
     world.refuse["atari-collector-1"] = Refusal(
         "Pod", "atari-collector-1", invalid=False, message="exceeded quota"
     )
-    world.add(make())
+    world.add(make_di_job())
     world.reconcile()
     status = world.objects["DIJob", NAME]["status"]
     assert (status["phase"], status["reason"]) == ("Pending", "CreateRefused")

@@ -3,7 +3,7 @@
 import pytest
 
 from edl_workflows.core.jobs.actions import Refusal
-from edl_workflows.core.jobs.testing import JobsNamespace
+from tests.jobs_namespace import JobsNamespace
 from tests.unit.core.jobs.elastic_jobs import MASTER, Make, condition, create_nodes, status
 
 

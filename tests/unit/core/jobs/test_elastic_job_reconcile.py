@@ -6,7 +6,7 @@ import pytest
 
 from edl_workflows.core.jobs.elastic_job.model import ElasticJobStatus
 from edl_workflows.core.jobs.elastic_job.status import status_delay
-from edl_workflows.core.jobs.testing import JobsNamespace
+from tests.jobs_namespace import JobsNamespace
 from tests.unit.core.jobs.elastic_jobs import MASTER, SECOND, Make, condition, create_nodes, status
 
 

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from edl_workflows.core.jobs import kinds
-from edl_workflows.core.jobs.testing import JobsNamespace
 from edl_workflows.core.jobs.view import JobPhase, JobView
-from tests.unit.core.jobs.conftest import make_job
-from tests.unit.core.jobs.di_jobs import make as make_di_job
-from tests.unit.core.jobs.tf_jobs import make_tf_job
-from tests.unit.core.jobs.training_jobs import make_training_job
+from tests.cases.kinds.di_job import make_di_job
+from tests.cases.kinds.elastic_job import make_elastic_job
+from tests.cases.kinds.tf_job import make_tf_job
+from tests.cases.kinds.training_job import make_training_job
+from tests.jobs_namespace import JobsNamespace
 
 Manifest = dict[str, Any]
 START, END = "2024-05-01T10:00:00Z", "2024-05-01T12:00:00Z"
@@ -62,7 +62,7 @@ FINISHED = {
         JobPhase.SUCCEEDED,
     ),
     "ElasticJob of DLRover": (
-        make_job(),
+        make_elastic_job(),
         {
             "phase": "Succeeded",
             "status": {"conditions": [condition("Succeeded", reason="JobSucceeded")], "startTime": START},
@@ -218,7 +218,7 @@ def test_a_running_job_begins_anew_with_its_restarts_told() -> None:
 def test_a_running_job_of_dlrover_ends_as_its_own_master_ends() -> None:
     """A master that DLRover's operator created is not replaced while it runs, and its exit ends the job."""
     world = JobsNamespace()
-    job = world.add({**make_job(), "status": {"phase": "Running", "status": {"conditions": []}}})
+    job = world.add({**make_elastic_job(), "status": {"phase": "Running", "status": {"conditions": []}}})
     name = "elasticjob-digits-dlrover-master-0"
     labels = {
         "app.kubernetes.io/name": "elasticjob",

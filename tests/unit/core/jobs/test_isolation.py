@@ -8,9 +8,10 @@ import pytest
 
 from edl_workflows.core.jobs.actions import Refusal
 from edl_workflows.core.jobs.kinds import kind_of
-from edl_workflows.core.jobs.testing import NAMESPACE, JobsNamespace
 from edl_workflows.core.kubernetes import names
-from tests.unit.core.jobs.examples import EXAMPLES, make_example
+from tests.cases.kinds import KIND_CASES
+from tests.jobs_namespace import NAMESPACE, JobsNamespace
+from tests.unit.core.jobs.examples import make_example
 from tests.unit.core.jobs.network_policies import admits
 from tests.unit.services.controller.support import auto_plan
 
@@ -29,7 +30,7 @@ def of_kind(world: JobsNamespace, kind: str) -> list[dict[str, Any]]:
     return [obj for (what, _), obj in world.objects.items() if what == kind]
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("kind", KIND_CASES)
 def test_only_a_jobs_own_pods_reach_its_pods(kind: str) -> None:
     """On every port, only the job's own pods reach its pods. Pods of other jobs, pods of the same names in
     other namespaces, and all others do not."""
@@ -72,7 +73,7 @@ def test_nodes_that_a_master_asks_for_are_guarded_too() -> None:
         assert not admits(policies, stranger, target, 3333)
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("kind", KIND_CASES)
 def test_no_pod_is_made_before_its_policy(kind: str) -> None:
     """The policy is created once, before the pods, and is owned by the job."""
     world = guarded_world()
@@ -92,7 +93,7 @@ def test_no_pod_is_made_before_its_policy(kind: str) -> None:
     assert not of_kind(world, "NetworkPolicy")
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("kind", KIND_CASES)
 def test_a_policy_that_is_lost_is_made_anew(kind: str) -> None:
     """A lost policy is created again, like all objects of a job."""
     world = guarded_world()
@@ -104,7 +105,7 @@ def test_a_policy_that_is_lost_is_made_anew(kind: str) -> None:
     assert of_kind(world, "NetworkPolicy")
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("kind", KIND_CASES)
 def test_without_its_policy_a_job_has_no_pod_and_says_why(kind: str) -> None:
     """A job gets no pods while its NetworkPolicy can't be created, because the API server refuses it or
     another object has its name; then the job starts."""
@@ -131,7 +132,7 @@ def test_without_its_policy_a_job_has_no_pod_and_says_why(kind: str) -> None:
     assert job["status"]["reason"] != "NameConflict"
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("kind", KIND_CASES)
 def test_a_job_on_its_nodes_network_has_no_policy(kind: str) -> None:
     """Pods on the host network have the addresses of their nodes, which a policy can't match. It would keep
     workers from their own master, so there is none."""
@@ -159,7 +160,7 @@ def on_nodes_network(value: Any) -> None:
             on_nodes_network(below)
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("kind", KIND_CASES)
 def test_an_installation_may_go_without(kind: str) -> None:
     """With `--no-network-policies`, no policy is created and none is watched."""
     world = JobsNamespace()

@@ -3,9 +3,10 @@
 import pytest
 
 from edl_workflows.core.jobs import kinds
-from edl_workflows.core.jobs.testing import JobsNamespace
 from edl_workflows.local.apiserver.objects.selectors import parse_label_selector as requirements
-from tests.unit.core.jobs.examples import EXAMPLES, make_example
+from tests.cases.kinds import KIND_CASES
+from tests.jobs_namespace import JobsNamespace
+from tests.unit.core.jobs.examples import make_example
 
 
 def selects(selector: str, labels: dict[str, str]) -> bool:
@@ -13,7 +14,7 @@ def selects(selector: str, labels: dict[str, str]) -> bool:
     return all(holds(labels) for holds in requirements(selector))
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("kind", KIND_CASES)
 def test_pods_of_a_job_are_those_that_its_kind_makes(kind: str) -> None:
     """The selector of a kind, by which `edl describe` and `edl logs` find the pods of a job, matches each of
     them."""

@@ -1,6 +1,7 @@
 """Programs that travel with their jobs, and the jobs that are rendered from them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.jobs.elastic_job.adapters import ADAPTERS, Adapter, Framework
 from edl_workflows.core.jobs.elastic_job.from_program import (
-    Framework,
     ProgramOptions,
     choose_strategy,
     recognize_framework,
@@ -198,6 +199,29 @@ def test_framework_and_strategy_follow_from_the_imports(
 
     assert recognize_framework(program) is framework
     assert choose_strategy(program, ProgramOptions()) is strategy
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.module.rpartition(".")[2])
+@pytest.mark.parametrize("form", ["from {0} import *", "from {1} import {2}", "import {0} as adapter"])
+def test_each_adapter_decides_about_strategy_and_framework(adapter: Adapter, form: str) -> None:
+    """However a program imports an adapter, the adapter's row decides about strategy and framework."""
+    package, _, name = adapter.module.rpartition(".")
+    program = script(form.format(adapter.module, package, name))
+
+    assert choose_strategy(program, ProgramOptions()) is adapter.strategy
+    assert recognize_framework(program) is adapter.framework
+
+
+@pytest.mark.parametrize("options", [ProgramOptions(), ProgramOptions(servers=1)], ids=["workers", "servers"])
+def test_an_adapter_that_is_not_registered_is_refused(options: ProgramOptions) -> None:
+    """A program that imports only an adapter without a row is rejected: its workers must not silently train
+    with parameter servers. The error lists the adapters and the registry. With a strategy, the job is
+    rendered."""
+    program = script("from edl_workflows.training.frameworks.jax_collective import training")
+    with pytest.raises(InvalidError, match=r"frameworks\.jax_collective.*torch_collective.*adapters\.py"):
+        render_job(program, options)
+
+    assert choose_strategy(program, replace(options, strategy=ALLREDUCE)) is ALLREDUCE
 
 
 def test_an_unchanged_program_finds_its_group_in_the_environment() -> None:

@@ -7,54 +7,8 @@ import pytest
 from edl_workflows.core.exceptions import ManifestError
 from edl_workflows.core.jobs.kubeflow.model import RestartPolicy
 from edl_workflows.core.jobs.pytorch_job.model import PyTorchJob, TorchReplicaType
-from tests.unit.core.jobs.test_pytorch_job_reconcile import make_pytorch_job
+from tests.cases.kinds.pytorch_job import make_pytorch_job
 from tests.unit.core.jobs.test_schema import refused
-from tests.unit.core.jobs.test_tf_job_model import Change, Manifest, put
-
-
-def make() -> Manifest:
-    """A master and two workers."""
-    return make_pytorch_job(Master=1, Worker=2)
-
-
-SPECS = "spec/pytorchReplicaSpecs"
-POLICY = "spec/elasticPolicy"
-BAD: list[Any] = [
-    pytest.param(put(SPECS, {}), "pytorchReplicaSpecs", id="no replicas"),
-    pytest.param(put(f"{SPECS}/PS", {}), "types are Master, Worker", id="unknown type"),
-    pytest.param(put(f"{SPECS}/Master/replicas", 2), "a job has one Master", id="two masters"),
-    pytest.param(put(f"{SPECS}/Worker/replicas", 0), "Worker.replicas", id="zero workers"),
-    pytest.param(put(f"{SPECS}/Worker/restartPolicy", "Sometimes"), "restartPolicy", id="restart policy"),
-    pytest.param(put("spec/nprocPerNode", "all"), "nprocPerNode", id="processes no number"),
-    pytest.param(put("spec/nprocPerNode", "0"), "nprocPerNode", id="no process"),
-    pytest.param(put(f"{POLICY}/minReplicas", 0), "minReplicas", id="no worker needed"),
-    pytest.param(put(POLICY, {"minReplicas": 3, "maxReplicas": 2}), "larger than maxReplicas", id="bounds"),
-    pytest.param(put(f"{POLICY}/minReplicas", 3), "from 3 to 3", id="fewer workers than bounds"),
-    pytest.param(put(f"{POLICY}/maxReplicas", 1), "from 1 to 1", id="more workers than bounds"),
-    pytest.param(put(f"{POLICY}/rdzvBackend", "zookeeper"), "rdzvBackend", id="unknown backend"),
-    pytest.param(put(f"{POLICY}/rdzvPort", 70_000), "rdzvPort", id="no port"),
-    pytest.param(put(f"{POLICY}/rdzvConf", [{"value": "x"}]), "rdzvConf", id="option without a key"),
-    pytest.param(put(f"{POLICY}/maxRestarts", -1), "maxRestarts", id="negative restarts"),
-    pytest.param(put("metadata/name", "M"), "metadata.name", id="capitals in the name"),
-    pytest.param(put("metadata/name", "m" * 52), "metadata.name", id="name too long"),
-    pytest.param(put("apiVersion", "kubeflow.org/v1beta2"), "apiVersion", id="a version of pytorch-operator"),
-    pytest.param(
-        put("metadata/annotations", {"elastic.iml.github.io/pytorchjob-compat": "bugs"}),
-        "'bugs' is unknown",
-        id="compat",
-    ),
-]
-
-NOT_THE_SCHEMAS = ("compat", "a version of pytorch-operator")
-
-
-@pytest.mark.parametrize(("change", "message"), BAD)
-def test_a_wrong_manifest_is_refused_by_its_field(change: Change, message: str) -> None:
-    """Each mistake in a manifest gives an error that names the field."""
-    manifest = make()
-    change(manifest)
-    with pytest.raises(ManifestError, match=message):
-        PyTorchJob.parse(manifest)
 
 
 def test_an_elastic_job_has_workers() -> None:
@@ -78,7 +32,7 @@ def test_processes_of_a_pod_stand_in_one_place() -> None:
 def test_spellings_of_types_and_defaults() -> None:
     """The names of replica types may have any case, as upstream allows. The defaults are one replica and
     OnFailure."""
-    manifest = make()
+    manifest = make_pytorch_job(Master=1, Worker=2)
     worker = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]
     manifest["spec"]["pytorchReplicaSpecs"] = {
         "MASTER": {"template": worker["template"]},
@@ -104,17 +58,6 @@ def test_bounds_that_are_left_out(policy: dict[str, Any], bounds: tuple[int, int
     """A missing bound equals the other bound; without both, each is the number of workers. These are
     upstream's defaults."""
     assert PyTorchJob.parse(make_pytorch_job(Worker=2, elastic=policy)).spec.worker_bounds == bounds
-
-
-@pytest.mark.parametrize(("change", "message"), [row for row in BAD if row.id not in NOT_THE_SCHEMAS])
-def test_the_definition_refuses_what_the_model_refuses(change: Change, message: str) -> None:
-    """The API server rejects each wrong manifest that the model rejects, except for annotations and versions,
-    which a schema can't check."""
-    manifest = make()
-    assert refused(manifest) == []
-    change(manifest)
-
-    assert refused(manifest), message
 
 
 def test_the_definition_reads_bounds_in_any_case() -> None:

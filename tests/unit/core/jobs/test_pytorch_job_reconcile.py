@@ -9,32 +9,11 @@ from edl_workflows.core.jobs.actions import RoleChange
 from edl_workflows.core.jobs.kinds import kind_of
 from edl_workflows.core.jobs.pytorch_job.kind import elastic_role, to_elastic_job
 from edl_workflows.core.jobs.pytorch_job.model import PyTorchJob
-from edl_workflows.core.jobs.testing import JobsNamespace
+from tests.cases.kinds.pytorch_job import make_pytorch_job
+from tests.jobs_namespace import JobsNamespace
 
 NAME = "mnist"
 MASTER = f"{NAME}-master-0.default.svc"
-
-
-def make_pytorch_job(
-    *,
-    elastic: dict[str, Any] | None = None,
-    policies: dict[str, Any] | None = None,
-    compat: str = "",
-    **types: Any,
-) -> dict[str, Any]:
-    """A job; `types` gives for each type its replicas, or (replicas, restart policy)."""
-    specs = {}
-    for kind, wanted in (types or {"Master": 1, "Worker": 2}).items():
-        replicas, policy = wanted if isinstance(wanted, tuple) else (wanted, "OnFailure")
-        template = {"spec": {"containers": [{"name": "pytorch", "image": "train:1"}]}}
-        specs[kind] = {"replicas": replicas, "restartPolicy": policy, "template": template}
-    metadata: dict[str, Any] = {"name": NAME}
-    if compat:
-        metadata["annotations"] = {"elastic.iml.github.io/pytorchjob-compat": compat}
-    spec: dict[str, Any] = {"pytorchReplicaSpecs": specs, "runPolicy": policies or {}}
-    if elastic is not None:
-        spec["elasticPolicy"] = elastic
-    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": metadata, "spec": spec}
 
 
 class TorchWorld:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.core.jobs.actions import Refusal
-from edl_workflows.core.jobs.testing import JobsNamespace
+from tests.jobs_namespace import JobsNamespace
 
 MASTER = "elasticjob-digits-dlrover-master-0"
 Make = Callable[..., dict[str, Any]]

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.core.jobs.testing import JobsNamespace
-from tests.security.hostile_objects import BASES
+from tests.cases.kind import KindCases
+from tests.cases.kinds import KIND_CASES
+from tests.jobs_namespace import JobsNamespace
 
 VALUES: tuple[Any, ...] = (
     None, True, 0, -1, 1.5, 1e22, 2**63, "", "x", [], [1], ["x"], [None], [[]], [{}], [{"name": 1}],
@@ -26,14 +27,6 @@ _MORE: dict[str, Any] = {
     "imagePullSecrets": [{"name": "registry"}],
     "securityContext": {"runAsNonRoot": True},
 }  # fmt: skip
-PLACES: dict[str, tuple[Any, ...]] = {
-    "elasticjobs": ("spec", "replicaSpecs", "worker", "template"),
-    "tfjobs": ("spec", "tfReplicaSpecs", "Worker", "template"),
-    "pytorchjobs": ("spec", "pytorchReplicaSpecs", "Worker", "template"),
-    "dijobs": ("spec", "tasks", 0, "template"),
-    "trainingjobs": ("spec", "template"),
-}
-"""Where each kind has a template."""
 
 
 def at(value: Any, path: tuple[Any, ...]) -> Any:
@@ -51,24 +44,21 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from paths(one, (*path, key))
 
 
-def make_job(plural: str) -> dict[str, Any]:
+def make_job(cases: KindCases) -> dict[str, Any]:
     """A job whose template has all fields that a controller reads or extends."""
-    job = copy.deepcopy(BASES[plural])
-    for bound in ("minReplicas", "maxReplicas") if plural == "dijobs" else ():
-        job["spec"].pop(bound)
-    if plural == "trainingjobs":
-        job["spec"]["template"] = copy.deepcopy(at(BASES["dijobs"], PLACES["dijobs"]))
-    template = at(job, PLACES[plural])
+    job = copy.deepcopy(cases.detailed)
+    template = at(job, cases.template)
     template["spec"] |= copy.deepcopy(_MORE)
     template["spec"]["containers"][0]["securityContext"] = {"readOnlyRootFilesystem": True}
     return job
 
 
-@pytest.mark.parametrize("plural", PLACES)
-def test_no_value_in_a_template_stops_the_controller(plural: str) -> None:
+@pytest.mark.parametrize("kind", KIND_CASES)
+def test_no_value_in_a_template_stops_the_controller(kind: str) -> None:
     """Whatever stands in a pod template, the controller decides about the job: it creates pods, or the job
     says in its status why there are none."""
-    job, place = make_job(plural), PLACES[plural]
+    cases = KIND_CASES[kind]
+    job, place = make_job(cases), cases.template
     for path in paths(at(job, place)):
         for value in VALUES:
             changed = copy.deepcopy(job)
@@ -77,6 +67,6 @@ def test_no_value_in_a_template_stops_the_controller(plural: str) -> None:
             namespace.add(changed)
             namespace.settle()
 
-            pods = [name for kind, name in namespace.objects if kind == "Pod"]
-            status = namespace.objects[job["kind"], "x"].get("status") or {}
+            pods = [name for what, name in namespace.objects if what == "Pod"]
+            status = namespace.objects[kind, "x"].get("status") or {}
             assert pods or status.get("reason") or status.get("message"), (path, value)

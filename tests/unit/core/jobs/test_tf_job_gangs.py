@@ -3,8 +3,9 @@
 import pytest
 
 from edl_workflows.core.jobs.actions import Refusal
-from edl_workflows.core.jobs.testing import JobsNamespace
-from tests.unit.core.jobs.tf_jobs import NAME, Job, make_tf_job
+from tests.cases.kinds.tf_job import make_tf_job
+from tests.jobs_namespace import JobsNamespace
+from tests.unit.core.jobs.tf_jobs import NAME, Job
 
 
 def test_a_gang_is_made_once_before_its_pods() -> None:

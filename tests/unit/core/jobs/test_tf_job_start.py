@@ -2,8 +2,9 @@
 
 import pytest
 
-from edl_workflows.core.jobs.testing import JobsNamespace
-from tests.unit.core.jobs.tf_jobs import NAME, Job, make_tf_job
+from tests.cases.kinds.tf_job import make_tf_job
+from tests.jobs_namespace import JobsNamespace
+from tests.unit.core.jobs.tf_jobs import NAME, Job
 
 
 def test_a_pod_and_a_service_a_replica() -> None:

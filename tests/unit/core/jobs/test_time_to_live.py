@@ -6,8 +6,9 @@ import pytest
 
 from edl_workflows.core.exceptions import ManifestError
 from edl_workflows.core.jobs.kinds import KINDS
-from edl_workflows.core.jobs.testing import JobsNamespace
-from tests.unit.core.jobs.examples import EXAMPLES, make_example
+from tests.cases.kinds import KIND_CASES
+from tests.jobs_namespace import JobsNamespace
+from tests.unit.core.jobs.examples import make_example
 
 END = "2026-01-01T00:00:00Z"
 """When a world begins."""
@@ -26,7 +27,7 @@ def finished(kind: str, ttl: int | None) -> tuple[JobsNamespace, dict[str, Any]]
     return world, job
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("kind", KIND_CASES)
 def test_a_finished_job_goes_when_its_time_is_over(kind: str) -> None:
     """The job is deleted when its time to live is over, and the controller requeues it for that moment."""
     world, job = finished(kind, 600)
@@ -41,7 +42,7 @@ def test_a_finished_job_goes_when_its_time_is_over(kind: str) -> None:
     assert (kind, name) not in world.objects
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("kind", KIND_CASES)
 def test_without_a_time_a_finished_job_stays(kind: str) -> None:
     """By default a finished job is kept, so that its result can be seen and a repeated submission finds
     it."""
@@ -52,7 +53,7 @@ def test_without_a_time_a_finished_job_stays(kind: str) -> None:
     assert (kind, job["metadata"]["name"]) in world.objects
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("kind", KIND_CASES)
 def test_a_job_that_has_not_ended_stays(kind: str) -> None:
     """The time to live counts from the end of a job, not from its start."""
     manifest = make_example(kind)
@@ -92,7 +93,7 @@ def test_a_tf_job_of_another_controller_stays() -> None:
     assert world.decide("TFJob", "mnist").requeue_after is None
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("kind", KIND_CASES)
 def test_the_longest_time_is_that_of_a_kubernetes_job(kind: str) -> None:
     """The longest time to live is that of a Kubernetes Job, 2**31 - 1 seconds; a longer one is rejected."""
     model = next(one.model for one in KINDS if one.name == kind)

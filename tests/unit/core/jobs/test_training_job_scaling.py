@@ -8,10 +8,11 @@ import pytest
 
 from edl_workflows.core.exceptions import ManifestError
 from edl_workflows.core.jobs.actions import RoleChange
-from edl_workflows.core.jobs.testing import JobsNamespace
 from edl_workflows.core.jobs.training_job.kind import scale
 from edl_workflows.core.jobs.training_job.model import TrainingJob
-from tests.unit.core.jobs.training_jobs import NAME, Job, make_training_job
+from tests.cases.kinds.training_job import make_training_job
+from tests.jobs_namespace import JobsNamespace
+from tests.unit.core.jobs.training_jobs import NAME, Job
 
 
 def test_trainers_come_and_go() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.core.jobs.actions import Refusal
-from edl_workflows.core.jobs.testing import JobsNamespace
+from tests.jobs_namespace import JobsNamespace
 from tests.unit.core.jobs.training_jobs import NAME, Job
 
 

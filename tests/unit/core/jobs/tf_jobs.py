@@ -3,24 +3,10 @@
 import json
 from typing import Any
 
+from tests.cases.kinds.tf_job import CASES, make_tf_job
 from tests.unit.core.jobs.settled_job import SettledJob
 
-NAME = "mnist"
-
-
-def make_tf_job(*, policies: dict[str, Any] | None = None, compat: str = "", **types: Any) -> dict[str, Any]:
-    """A job; `types` gives for each type its replicas, or (replicas, restart policy)."""
-    container = {"name": "tensorflow", "image": "train:1"}
-    specs = {}
-    for kind, wanted in (types or {"PS": 1, "Worker": 2}).items():
-        replicas, policy = wanted if isinstance(wanted, tuple) else (wanted, "Never")
-        template = {"spec": {"containers": [dict(container)]}}
-        specs[kind] = {"replicas": replicas, "restartPolicy": policy, "template": template}
-    metadata: dict[str, Any] = {"name": NAME}
-    if compat:
-        metadata["annotations"] = {"elastic.iml.github.io/tfjob-compat": compat}
-    spec = {"tfReplicaSpecs": specs, "runPolicy": policies or {}}
-    return {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": metadata, "spec": spec}
+NAME: str = CASES.example["metadata"]["name"]
 
 
 class Job(SettledJob):

@@ -2,36 +2,12 @@
 
 from typing import Any
 
-from edl_workflows.core.jobs.testing import JobsNamespace
+from tests.cases.kinds.training_job import CASES, make_training_job
+from tests.jobs_namespace import JobsNamespace
 from tests.unit.core.jobs.settled_job import SettledJob
 
-NAME = "ctr"
+NAME: str = CASES.example["metadata"]["name"]
 FINAL = ("succeeded", "failed")
-
-
-def make_training_job(
-    *,
-    master: bool = True,
-    pservers: int = 2,
-    trainers: tuple[int, int] = (2, 4),
-    ft: bool = True,
-    **spec: Any,
-) -> dict[str, Any]:
-    """A job; `trainers` are its bounds."""
-    found: dict[str, Any] = {
-        "image": "train:1",
-        "fault_tolerant": ft,
-        "trainer": {"entrypoint": "train", "min-instance": trainers[0], "max-instance": trainers[1]},
-    }
-    found |= {"master": {}} if master else {}
-    found |= {"pserver": {"min-instance": pservers}} if pservers else {}
-    spec = found | spec
-    return {
-        "apiVersion": "paddlepaddle.org/v1",
-        "kind": "TrainingJob",
-        "metadata": {"name": NAME},
-        "spec": spec,
-    }
 
 
 class Job(SettledJob):

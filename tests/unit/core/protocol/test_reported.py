@@ -3,17 +3,16 @@
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin
 from unittest.mock import MagicMock
 
 import pytest
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.jobs.manifests import last_words
 from edl_workflows.core.jobs.training_job.verdict import describe_end
-from edl_workflows.core.protocol.datasets import AckRequest, FailedShard, LeaseRequest
+from edl_workflows.core.protocol.datasets import FailedShard
 from edl_workflows.core.protocol.message import Message
 from edl_workflows.core.protocol.nodes import (
     CheckReport,
@@ -24,6 +23,7 @@ from edl_workflows.core.protocol.nodes import (
     StackReport,
 )
 from edl_workflows.core.protocol.reported_text import escape_controls, inert_text, inert_value
+from edl_workflows.core.protocol.routes import ROUTES
 from edl_workflows.core.protocol.training import (
     CheckpointDamage,
     CheckpointEnd,
@@ -31,7 +31,6 @@ from edl_workflows.core.protocol.training import (
     Evaluation,
     ResultReport,
 )
-from edl_workflows.services.master.app import create_app
 from edl_workflows.training.checkpoints.remote_store import open_store
 
 WORKER = {"type": "worker", "id": 0}
@@ -216,12 +215,8 @@ EXEMPT = {
 
 
 def bodies() -> set[type[BaseModel]]:
-    """The models of all request bodies of a master's API, and what is in them."""
-    app = create_app(MagicMock(), "token")
-    endpoints = [route.endpoint for route in app.routes if isinstance(route, APIRoute)]
-    hints = [hint for endpoint in endpoints for hint in get_type_hints(endpoint).items()]
-    waiting: list[Any] = [hint for name, hint in hints if name == "message"]
-    waiting += [LeaseRequest, AckRequest]  # which the routes parse themselves
+    """The models of all requests of a master's API, and what is in them."""
+    waiting: list[Any] = [route.request for route in ROUTES]
     found: set[type[BaseModel]] = set()
     while waiting:
         one = waiting.pop()

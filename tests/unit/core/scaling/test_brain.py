@@ -22,15 +22,15 @@ from edl_workflows.core.scaling.dlrover.ps_stages import (
 from edl_workflows.core.scaling.dlrover.resources import (
     PS,
     WORKER,
+    Advice,
     NodeGroupResource,
     NodeSize,
     OptimizerJob,
     OptimizerRole,
     Range,
     ResourceLimits,
-    ResourcePlan,
     UserBounds,
-    apply_plan,
+    follow_advice,
     total_amount,
 )
 from edl_workflows.core.scaling.dlrover.samples import JobSample, NodeSample
@@ -42,8 +42,8 @@ SMALL = NodeSize(2, 4 * GIB)
 LONG = Said(batch_size=1, dataset_size=10**9)
 
 
-def plan(name: str, of: OptimizerJob, **said: object) -> ResourcePlan:
-    """The plan of the algorithm with this name."""
+def advise(name: str, of: OptimizerJob, **said: object) -> Advice:
+    """The advice of the algorithm with this name."""
     return algorithms.ALGORITHMS[f"optimize_job_{name}"](replace(BrainRequest(of), **said))  # type: ignore[arg-type]
 
 
@@ -74,14 +74,14 @@ def test_hot_servers_get_cores_for_32_workers() -> None:
     """At 88 % use with 14 workers, all servers get 32/14 of the cores that they use. The memory does not
     change."""
     hot = TRAINING.measured(job(2, 14, worker_size=SMALL))
-    assert plan("hot_ps_resource", hot).node_resources == {node(PS, i): NodeSize(16) for i in range(2)}
+    assert advise("hot_ps_resource", hot).node_resources == {node(PS, i): NodeSize(16) for i in range(2)}
 
 
 def test_no_hot_server_gets_more_than_there_is() -> None:
     """If a hot server would get more than 32 cores, the new sizes of all servers are scaled down by one
     ratio. Here only the hottest needs more than it has."""
     hot = Training(skew=3, ps_cpu=3).measured(job(2, 8, ps_size=NodeSize(22, 8 * GIB), worker_size=SMALL))
-    sizes = plan("hot_ps_resource", hot).node_resources
+    sizes = advise("hot_ps_resource", hot).node_resources
     assert sizes == {node(PS): NodeSize(32)}
 
 
@@ -89,10 +89,10 @@ def test_full_memory_grows_by_8_gib() -> None:
     """If memory use is above 90 % in the three newest samples, servers get 8 GiB more, together with cores if
     they need both."""
     full = Training(model=15 * GIB).measured(job(2, 2))
-    assert plan("hot_ps_resource", full).node_resources == {
+    assert advise("hot_ps_resource", full).node_resources == {
         node(PS, i): NodeSize(memory=16 * GIB) for i in range(2)
     }
-    both = plan("hot_ps_resource", Training(model=15 * GIB).measured(job(2, 14, worker_size=SMALL)))
+    both = advise("hot_ps_resource", Training(model=15 * GIB).measured(job(2, 14, worker_size=SMALL)))
     assert both.node_resources[node(PS)] == NodeSize(16, 16 * GIB)
     assert "more than 80% of its cores" in both.reasons[node(PS)]
     assert "more than 90% of its memory" in both.reasons[node(PS)]
@@ -103,9 +103,9 @@ def test_memory_at_most_doubles_in_one_step() -> None:
     GiB."""
     small = NodeSize(8, 512)
     full = Training(model=480).measured(job(1, 2, ps_size=small))
-    assert plan("hot_ps_resource", full).node_resources == {node(PS): NodeSize(memory=1024)}
+    assert advise("hot_ps_resource", full).node_resources == {node(PS): NodeSize(memory=1024)}
     short = with_oom(job(1, 2, worker_size=NodeSize(2, 512)), WORKER, 1)
-    grown = plan("worker_create_oom_resource", short).node_group_resources[WORKER]
+    grown = advise("worker_create_oom_resource", short).node_group_resources[WORKER]
     assert grown.node_resource == NodeSize(memory=1024)
 
 
@@ -125,11 +125,11 @@ def test_a_reason_names_what_limits_the_count() -> None:
 
 
 def test_cold_start() -> None:
-    """If nothing is known, the plan has four parameter servers and the first worker."""
-    assert plan("ps_cold_create_resource", NEW).node_group_resources == {
+    """If nothing is known, the advice has four parameter servers and the first worker."""
+    assert advise("ps_cold_create_resource", NEW).node_group_resources == {
         PS: NodeGroupResource(4, NodeSize(12, 16 * GIB))
     }
-    assert plan("worker_create_resource", NEW).node_group_resources == {
+    assert advise("worker_create_resource", NEW).node_group_resources == {
         WORKER: NodeGroupResource(1, NodeSize(12, 16 * GIB))
     }
 
@@ -140,11 +140,11 @@ def test_former_jobs_tell_what_servers_need() -> None:
     usual = former([[20, 10], [20, 10], [90, 90], [20, 10]], [1] * 4, 10 * GIB)
     absurd = former([[900, 900]], [1], 1 * GIB)
     history = (usual, usual, usual, absurd)
-    found = plan("ps_create_resource", NEW, history=(usual,)).node_group_resources[PS]
+    found = advise("ps_create_resource", NEW, history=(usual,)).node_group_resources[PS]
     assert found.node_resource.memory == 12 * GIB
     assert found.count == math.ceil(45 / (37.5 + 4))
-    assert plan("ps_create_resource", NEW, history=history).node_group_resources[PS].count == 1
-    assert plan("ps_create_resource", NEW, history=()).notes == (
+    assert advise("ps_create_resource", NEW, history=history).node_group_resources[PS].count == 1
+    assert advise("ps_create_resource", NEW, history=()).notes == (
         "no former job tells what parameter servers use",
     )
 
@@ -167,9 +167,9 @@ def test_major_cluster_leaves_outliers_out() -> None:
     ids=["operations", "many operations", "nothing said", "a short job"],
 )
 def test_servers_for_the_workers_to_come(said: Said, wanted: NodeGroupResource) -> None:
-    """Four workers use four cores of one server. The plan has enough parameter servers for 20 workers, or for
-    10 in a short job."""
-    found = plan("ps_init_adjust_resource", TRAINING.measured(job(1, 4)), training=said)
+    """Four workers use four cores of one server. The advice has enough parameter servers for 20 workers, or
+    for 10 in a short job."""
+    found = advise("ps_init_adjust_resource", TRAINING.measured(job(1, 4)), training=said)
     assert found.node_group_resources == {PS: wanted}
 
 
@@ -177,16 +177,16 @@ def test_unbalanced_servers_get_memory_and_balanced_ones_company() -> None:
     """After a server ran out of memory, unbalanced servers get more memory, and balanced ones get more
     servers."""
     here = TRAINING.measured(job(2, 2))
-    assert plan("ps_oom_resource", here).notes == ("no parameter server ran out of memory",)
-    doubled = plan("ps_oom_resource", with_oom(here, PS, 0))
+    assert advise("ps_oom_resource", here).notes == ("no parameter server ran out of memory",)
+    doubled = advise("ps_oom_resource", with_oom(here, PS, 0))
     assert doubled.node_group_resources == {PS: NodeGroupResource(4)}
-    unknown = plan("ps_oom_resource", with_oom(job(2, 2), PS, 0))
+    unknown = advise("ps_oom_resource", with_oom(job(2, 2), PS, 0))
     assert unknown.node_group_resources == {PS: NodeGroupResource(None, NodeSize(memory=16 * GIB))}
     most = job(2, 2, ps_size=NodeSize(8, 64 * GIB))
-    assert plan("ps_oom_resource", with_oom(most, PS, 1)).node_group_resources == {PS: NodeGroupResource(4)}
+    assert advise("ps_oom_resource", with_oom(most, PS, 1)).node_group_resources == {PS: NodeGroupResource(4)}
     uneven = former([[1, 1]], [1]).samples[0]
     held = replace(uneven, nodes=tuple(replace(n, memory=(i + 1) * GIB) for i, n in enumerate(uneven.nodes)))
-    lone = plan("ps_oom_resource", with_oom(replace(job(2, 1), samples=(held,)), PS, 0))
+    lone = advise("ps_oom_resource", with_oom(replace(job(2, 1), samples=(held,)), PS, 0))
     assert lone.node_group_resources == {PS: NodeGroupResource(None, NodeSize(memory=16 * GIB))}
 
 
@@ -196,11 +196,11 @@ def test_idle_servers_give_cores_back() -> None:
     busy = Training(skew=30, ps_cpu=0.9).measured(
         job(2, 32, ps_size=NodeSize(32, 8 * GIB), worker_size=SMALL)
     )
-    found = plan("ps_resource_util", busy, training=LONG)
+    found = advise("ps_resource_util", busy, training=LONG)
     assert found.node_resources == {node(PS, 1): NodeSize(5, 6 * GIB)}
     assert "less than 40% of its cores while others are at their end" in found.reasons[node(PS, 1)]
-    assert plan("ps_resource_util", busy).notes == ("how long the job will go on is not known",)
-    assert "ends in about" in plan("ps_resource_util", busy, training=Said(max_steps=200)).notes[0]
+    assert advise("ps_resource_util", busy).notes == ("how long the job will go on is not known",)
+    assert "ends in about" in advise("ps_resource_util", busy, training=Said(max_steps=200)).notes[0]
 
 
 def test_workers_after_running_out_of_memory() -> None:
@@ -208,13 +208,15 @@ def test_workers_after_running_out_of_memory() -> None:
     earlier jobs they get 4 GB more."""
     ill = with_oom(job(1, 2), WORKER, 1)
     step = math.ceil(8 * GIB + 4e9 / 2**20)
-    assert plan("worker_create_oom_resource", ill).node_group_resources[WORKER].node_resource.memory == step
+    assert advise("worker_create_oom_resource", ill).node_group_resources[WORKER].node_resource.memory == step
     record = former([[1]], [1], 20 * GIB)
-    after = plan("worker_create_oom_resource", ill, history=(record,))
+    after = advise("worker_create_oom_resource", ill, history=(record,))
     assert after.node_group_resources[WORKER].node_resource == NodeSize(memory=20 * GIB)
-    worse = plan("worker_create_oom_resource", ill, history=(replace(record, oom=frozenset({node(WORKER)})),))
+    worse = advise(
+        "worker_create_oom_resource", ill, history=(replace(record, oom=frozenset({node(WORKER)})),)
+    )
     assert worse.node_group_resources[WORKER].node_resource == NodeSize(memory=24 * GIB)
-    assert plan("worker_create_oom_resource", job()).notes == ("no worker ran out of memory",)
+    assert advise("worker_create_oom_resource", job()).notes == ("no worker ran out of memory",)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,7 @@ def test_workers_by_phase(workers: int, phase: WorkerPhase, said: Said, wanted: 
     """Each worker uses one of a server's 8 cores, so that 6 workers are the most within 80 % use. The phase
     decides how many workers are added at once."""
     here = TRAINING.measured(job(1, workers))
-    found = plan("worker_resource", here, phase=phase, training=said).node_group_resources[WORKER]
+    found = advise("worker_resource", here, phase=phase, training=said).node_group_resources[WORKER]
     assert found.count == wanted
 
 
@@ -248,7 +250,7 @@ def test_slower_jobs_get_no_workers() -> None:
         (3.3, WorkerPhase.STABLE, False),
         (3.4, WorkerPhase.STABLE, True),
     ]:
-        after = plan("worker_resource", Training(rate=rate).measured(grown), phase=phase, training=LONG)
+        after = advise("worker_resource", Training(rate=rate).measured(grown), phase=phase, training=LONG)
         assert (after.node_group_resources[WORKER].count is not None) == more
 
 
@@ -274,7 +276,7 @@ def test_two_jobs_share_a_full_cluster() -> None:
     for _ in range(4):
         for name, one in jobs.items():
             found = algorithms.optimize_job(question, BrainRequest(one, claims=claims, capacity=capacity))
-            jobs[name] = TRAINING.measured(replace(apply_plan(one, found), samples=one.samples))
+            jobs[name] = TRAINING.measured(replace(follow_advice(one, found), samples=one.samples))
         seen.append([one.roles[WORKER].count for one in jobs.values()])
     assert seen == [[8, 5], [8, 8], [8, 8], [8, 8]]
 
@@ -283,7 +285,7 @@ def test_two_jobs_share_a_full_cluster() -> None:
 def test_no_share_of_an_impossible_cluster(capacity: float) -> None:
     """An impossible cluster gives a reason instead of shares."""
     claim = WorkerClaim("job", SMALL)
-    found = plan("fair_share", job(), claims=(claim,), capacity={"cpu": capacity})
+    found = advise("fair_share", job(), claims=(claim,), capacity={"cpu": capacity})
     assert found.empty
     assert "a fair share of it can't be told" in found.notes[0]
 
@@ -353,7 +355,7 @@ BAD: dict[str, Callable[[OptimizerJob], OptimizerJob]] = {
 @pytest.mark.parametrize("name", STEADY)
 @pytest.mark.parametrize("wrong", BAD.values(), ids=BAD)
 def test_bad_input_has_no_plan_but_a_reason(name: str, wrong: Callable[[OptimizerJob], OptimizerJob]) -> None:
-    """Each algorithm for running jobs answers bad input with a reason instead of a plan."""
+    """Each algorithm for running jobs answers bad input with a reason instead of advice."""
     found = algorithms.ALGORITHMS[name](
         BrainRequest(wrong(TRAINING.measured(job(2, 14, worker_size=SMALL))), training=LONG)
     )
@@ -367,10 +369,10 @@ def test_corrupt_history_is_left_out() -> None:
     good = former([[10, 10]], [20])
     for name in ("ps_create_resource", "worker_create_resource"):
         assert (
-            plan(name, NEW, history=(corrupt, good)).node_group_resources
-            == plan(name, NEW, history=(good,)).node_group_resources
+            advise(name, NEW, history=(corrupt, good)).node_group_resources
+            == advise(name, NEW, history=(good,)).node_group_resources
         )
-    assert plan("ps_create_resource", NEW, history=(corrupt,)).empty
+    assert advise("ps_create_resource", NEW, history=(corrupt,)).empty
 
 
 def test_roles_that_may_not_change_stay() -> None:
@@ -385,19 +387,19 @@ def test_roles_that_may_not_change_stay() -> None:
 @pytest.mark.parametrize("ps_cpu", [0.05, 6.0])
 @pytest.mark.parametrize("limit", [15.0, 1000.0])
 def test_a_job_that_brain_plans_comes_to_rest(limit: float, ps_cpu: float, skew: float) -> None:
-    """From the cold start through all stages, the job stays within its limits, no plan is repeated, and the
+    """From the cold start through all stages, the job stays within its limits, no advice is repeated, and the
     planning stops."""
     training = Training(ps_cpu=ps_cpu, skew=skew)
     here, progress, quiet = replace(NEW, limits=ResourceLimits(limit, 1000 * GIB)), StageProgress(), 0
 
-    def brain(question: OptimizerQuestion, of: OptimizerJob) -> ResourcePlan:
+    def brain(question: OptimizerQuestion, of: OptimizerJob) -> Advice:
         return algorithms.optimize_job(question, BrainRequest(of, training=LONG))
 
     for turn in range(20):
         question = progress.question(3600.0 * turn)
         found, progress = advance_stage(progress, here, 3600.0 * turn, brain)
         assert set(found.reasons) == {*found.node_group_resources, *found.node_resources}
-        after = apply_plan(here, found)
+        after = follow_advice(here, found)
         assert total_amount(after, "cpu") <= limit + 1e-6
         assert brain(question, after).empty
         here = training.measured(replace(after, samples=after.samples[-9:]), 3)

@@ -1,11 +1,11 @@
-"""The fulfilment planner by example."""
+"""The fulfilment algorithm by example."""
 
 import math
 from dataclasses import replace
 
 import pytest
 
-from edl_workflows.core.scaling.paddle.fulfilment import FulfilmentJob, FulfilmentPlan, plan_fulfilment
+from edl_workflows.core.scaling.paddle.fulfilment import FulfilmentDecision, FulfilmentJob, decide_fulfilment
 from edl_workflows.core.scaling.paddle.nodes import FulfilmentNode
 
 GI = 2.0**30
@@ -25,9 +25,9 @@ def nodes(**cores: float) -> dict[str, FulfilmentNode]:
     return {key: FulfilmentNode({"cpu": amount, "memory": 64 * GI}) for key, amount in cores.items()}
 
 
-def after(planned: FulfilmentPlan, *keys: str) -> list[int | None]:
+def after(decision: FulfilmentDecision, *keys: str) -> list[int | None]:
     """The new numbers of some jobs; None for a job that keeps its own."""
-    return [planned.changes[key].after if key in planned.changes else None for key in keys]
+    return [decision.changes[key].after if key in decision.changes else None for key in keys]
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,13 @@ def test_room_goes_to_the_least_fulfilled() -> None:
     """Each free place goes to the job that is least fulfilled at that moment, until all are equal."""
     jobs = {"full": job(1, 11, *["n1"] * 9), "poor": job(1, 11, "n1")}
 
-    planned = plan_fulfilment(jobs, nodes(n1=13), ALL)
+    decision = decide_fulfilment(jobs, nodes(n1=13), ALL)
 
-    assert after(planned, "full", "poor") == [None, 4]
-    assert planned.changes["poor"].reason == "there is room for 3 more: its fulfilment goes from 0.00 to 0.30"
-    assert "above 100% of the cluster's cpu" in planned.held_back["full"]
+    assert after(decision, "full", "poor") == [None, 4]
+    assert (
+        decision.changes["poor"].reason == "there is room for 3 more: its fulfilment goes from 0.00 to 0.30"
+    )
+    assert "above 100% of the cluster's cpu" in decision.held_back["full"]
 
 
 @pytest.mark.parametrize(
@@ -80,16 +82,16 @@ def test_ties_are_broken_by_size(first: dict[str, float], second: dict[str, floa
     cores, then with less memory."""
     big = {"n1": FulfilmentNode({"cpu": 2.0, "memory": 10 * GI, GPU: 2.0})}
 
-    planned = plan_fulfilment(
+    decision = decide_fulfilment(
         {"a": FulfilmentJob(second, 0, 1, 0), "b": FulfilmentJob(first, 0, 1, 0)}, big, ALL | {"memory": 0.95}
     )
 
-    assert after(planned, "a", "b") == [None, 1]
+    assert after(decision, "a", "b") == [None, 1]
 
 
 def test_the_name_breaks_the_last_tie() -> None:
     """Jobs that are equal in everything else are ordered by name."""
-    assert after(plan_fulfilment({"b": job(0, 1), "a": job(0, 1)}, nodes(n1=1), ALL), "a", "b") == [1, None]
+    assert after(decide_fulfilment({"b": job(0, 1), "a": job(0, 1)}, nodes(n1=1), ALL), "a", "b") == [1, None]
 
 
 def test_gpu_jobs_get_their_cores_first() -> None:
@@ -98,22 +100,22 @@ def test_gpu_jobs_get_their_cores_first() -> None:
     machine = {"n1": FulfilmentNode({"cpu": 4.0, "memory": 64 * GI, GPU: 4.0})}
     jobs = {"cpu": job(0, 8), "gpu": job(0, 4, "n1", "n1", cpu=1.0, gpu=1.0)}
 
-    assert after(plan_fulfilment(jobs, machine, ALL), "cpu", "gpu") == [None, 4]
+    assert after(decide_fulfilment(jobs, machine, ALL), "cpu", "gpu") == [None, 4]
 
 
 def test_all_gpus_are_used_but_not_all_cores() -> None:
     """By default, all GPUs but only 97 % of the cores may be used."""
     machine = {"n1": FulfilmentNode({"cpu": 100.0, GPU: 2.0})}
 
-    planned = plan_fulfilment({"cpu": job(0, 200), "gpu": job(0, 9, gpu=1.0)}, machine)
+    decision = decide_fulfilment({"cpu": job(0, 200), "gpu": job(0, 9, gpu=1.0)}, machine)
 
-    assert after(planned, "cpu", "gpu") == [97, 2]
-    assert planned.held_back["cpu"] == "with one more, above 97% of the cluster's cpu would be used"
+    assert after(decision, "cpu", "gpu") == [97, 2]
+    assert decision.held_back["cpu"] == "with one more, above 97% of the cluster's cpu would be used"
 
 
 @pytest.mark.parametrize("resource", ["cpu", "memory", GPU])
 def test_growing_and_shrinking_share_one_limit(resource: str) -> None:
-    """At the limit of a resource the next plan is empty. Upstream would add and remove an instance for
+    """At the limit of a resource the next decision is empty. Upstream would add and remove an instance for
     ever."""
     machine = {"n1": FulfilmentNode({"cpu": 100.0, "memory": 100.0, GPU: 100.0})}
     jobs = {
@@ -121,32 +123,32 @@ def test_growing_and_shrinking_share_one_limit(resource: str) -> None:
         "b": FulfilmentJob({resource: 1.0}, 1, 100, 99, ("n1",) * 99),
     }
 
-    planned = plan_fulfilment(jobs, machine, {resource: 0.9})
+    decision = decide_fulfilment(jobs, machine, {resource: 0.9})
 
-    assert after(planned, "a", "b") == [None, 89]
-    jobs["b"] = replace(jobs["b"], parallelism=89, places=planned.places["b"])
-    assert not plan_fulfilment(jobs, machine, {resource: 0.9}).changes
+    assert after(decision, "a", "b") == [None, 89]
+    jobs["b"] = replace(jobs["b"], parallelism=89, places=decision.places["b"])
+    assert not decide_fulfilment(jobs, machine, {resource: 0.9}).changes
 
 
 def test_a_node_is_filled_once() -> None:
     """An instance takes resources of its node. The third instance does not fit on any node, although the sum
     of free resources would be enough."""
-    planned = plan_fulfilment({"a": job(1, 9, told=1, cpu=3.0)}, nodes(n1=5, n2=5), ALL)
+    decision = decide_fulfilment({"a": job(1, 9, told=1, cpu=3.0)}, nodes(n1=5, n2=5), ALL)
 
-    assert after(planned, "a") == [2]
-    assert sorted(planned.places["a"]) == ["n1", "n2"]
-    assert planned.held_back["a"] == "no node has room for one more"
+    assert after(decision, "a") == [2]
+    assert sorted(decision.places["a"]) == ["n1", "n2"]
+    assert decision.held_back["a"] == "no node has room for one more"
 
 
 def test_a_job_waits_and_the_most_fulfilled_makes_room() -> None:
     """A new job gets its minimum, and no more, from the most fulfilled job."""
     jobs = {"rich": job(1, 8, *["n1"] * 6), "less": job(1, 8, *["n1"] * 4), "new": job(2, 6, told=2)}
 
-    planned = plan_fulfilment(jobs, nodes(n1=10), ALL)
+    decision = decide_fulfilment(jobs, nodes(n1=10), ALL)
 
-    assert after(planned, "rich", "less", "new") == [4, None, None]
-    assert planned.changes["rich"].reason == "makes room on n1 for new, which waits"
-    assert planned.places["new"] == ("n1", "n1")
+    assert after(decision, "rich", "less", "new") == [4, None, None]
+    assert decision.changes["rich"].reason == "makes room on n1 for new, which waits"
+    assert decision.places["new"] == ("n1", "n1")
 
 
 def test_room_is_made_on_one_node() -> None:
@@ -154,21 +156,21 @@ def test_room_is_made_on_one_node() -> None:
     instance of two cores."""
     jobs = {"rich": job(1, 9, "n1", "n2", "n3", "n1", "n2", "n3"), "new": job(1, 1, told=1, cpu=2.0)}
 
-    planned = plan_fulfilment(jobs, nodes(n1=2, n2=2, n3=2), ALL)
+    decision = decide_fulfilment(jobs, nodes(n1=2, n2=2, n3=2), ALL)
 
-    assert after(planned, "rich", "new") == [4, None]
-    assert planned.places == {"rich": ("n1", "n3", "n1", "n3"), "new": ("n2",)}
+    assert after(decision, "rich", "new") == [4, None]
+    assert decision.places == {"rich": ("n1", "n3", "n1", "n3"), "new": ("n2",)}
 
 
 def test_nobody_gives_way_in_vain() -> None:
     """If a job could not start even with all others at their minimum, it waits and no other job changes."""
     jobs = {"rich": job(2, 9, *["n1"] * 4), "huge": job(1, 1, told=1, cpu=3.0), "half": job(3, 5, told=3)}
 
-    planned = plan_fulfilment(jobs, nodes(n1=4), ALL)
+    decision = decide_fulfilment(jobs, nodes(n1=4), ALL)
 
     no_room = "the nodes have no room for them, not even with every elastic job at its minimum"
-    assert not planned.changes
-    assert planned.held_back == {
+    assert not decision.changes
+    assert decision.held_back == {
         "half": f"3 of its minimum wait: {no_room}",
         "huge": f"1 of its minimum wait: {no_room}",
         "rich": "with one more, above 100% of the cluster's cpu would be used",
@@ -177,8 +179,10 @@ def test_nobody_gives_way_in_vain() -> None:
 
 def test_a_pod_of_others_makes_room_too() -> None:
     """A waiting pod of a service counts as a job of one instance that is not elastic."""
-    planned = plan_fulfilment({"rich": job(1, 9, *["n1"] * 4), "web-7": job(1, 1, told=1)}, nodes(n1=4), ALL)
-    assert after(planned, "rich", "web-7") == [3, None]
+    decision = decide_fulfilment(
+        {"rich": job(1, 9, *["n1"] * 4), "web-7": job(1, 1, told=1)}, nodes(n1=4), ALL
+    )
+    assert after(decision, "rich", "web-7") == [3, None]
 
 
 def test_other_pods_count() -> None:
@@ -186,15 +190,15 @@ def test_other_pods_count() -> None:
     jobs = {"a": job(1, 9, *["n1"] * 6), "b": job(2, 9, "n1", "n1")}
     busy = {"n1": FulfilmentNode({"cpu": 10.0, "memory": GI}, used={"cpu": 5.0})}
 
-    planned = plan_fulfilment(jobs, busy, ALL)
+    decision = decide_fulfilment(jobs, busy, ALL)
 
-    assert after(planned, "a", "b") == [3, None]
+    assert after(decision, "a", "b") == [3, None]
     assert (
-        planned.changes["a"].reason
+        decision.changes["a"].reason
         == "more than 100% of the cluster's cpu is used; the most fulfilled give way"
     )
     worse = {"n1": FulfilmentNode({"cpu": 10.0, "memory": GI}, used={"cpu": 50.0})}
-    assert after(plan_fulfilment(jobs, worse, ALL), "a", "b") == [1, None]
+    assert after(decide_fulfilment(jobs, worse, ALL), "a", "b") == [1, None]
 
 
 def test_only_users_of_a_resource_give_way() -> None:
@@ -202,8 +206,8 @@ def test_only_users_of_a_resource_give_way() -> None:
     machine = {"n1": FulfilmentNode({"cpu": 9.0, GPU: 4.0}, used={GPU: 2.0})}
     jobs = {"cpu": job(1, 9, *["n1"] * 5), "gpu": job(1, 9, *["n1"] * 4, cpu=0.5, gpu=1.0)}
 
-    assert after(plan_fulfilment(jobs, machine, ALL), "gpu") == [2]
-    assert after(plan_fulfilment(jobs, machine, ALL), "cpu") == [8]
+    assert after(decide_fulfilment(jobs, machine, ALL), "gpu") == [2]
+    assert after(decide_fulfilment(jobs, machine, ALL), "cpu") == [8]
 
 
 @pytest.mark.parametrize(
@@ -218,13 +222,15 @@ def test_only_users_of_a_resource_give_way() -> None:
 def test_bounds(given: FulfilmentJob, number: int, reason: str) -> None:
     """A job is brought within its bounds. Instances beyond the minimum that wait without room are given
     up."""
-    planned = plan_fulfilment({"a": given}, nodes(n1=4), ALL)
-    assert (planned.changes["a"].after, planned.changes["a"].reason) == (number, reason)
+    decision = decide_fulfilment({"a": given}, nodes(n1=4), ALL)
+    assert (decision.changes["a"].after, decision.changes["a"].reason) == (number, reason)
 
 
 def test_a_rigid_job_is_never_changed() -> None:
     """A job whose minimum equals its maximum is never changed."""
-    assert not plan_fulfilment({"a": job(2, 2, *["n1"] * 5), "b": job(2, 2, "n1")}, nodes(n1=4), ALL).changes
+    assert not decide_fulfilment(
+        {"a": job(2, 2, *["n1"] * 5), "b": job(2, 2, "n1")}, nodes(n1=4), ALL
+    ).changes
 
 
 def test_closed_nodes() -> None:
@@ -232,24 +238,26 @@ def test_closed_nodes() -> None:
     machine = nodes(n1=2) | {"n2": FulfilmentNode({"cpu": 64.0}, used={"cpu": 64.0}, schedulable=False)}
     jobs = {"a": job(1, 9, "n2", "n2", "n1")}
 
-    planned = plan_fulfilment(jobs, machine, ALL)
+    decision = decide_fulfilment(jobs, machine, ALL)
 
-    assert planned.places == {"a": ("n2", "n2", "n1", "n1")}
+    assert decision.places == {"a": ("n2", "n2", "n1", "n1")}
 
 
 def test_excluded_nodes() -> None:
     """A job gets nothing on a node that its pods can't run on."""
-    planned = plan_fulfilment({"a": replace(job(1, 9), excluded=frozenset({"n2"}))}, nodes(n1=2, n2=9), ALL)
-    assert planned.places == {"a": ("n1", "n1")}
+    decision = decide_fulfilment(
+        {"a": replace(job(1, 9), excluded=frozenset({"n2"}))}, nodes(n1=2, n2=9), ALL
+    )
+    assert decision.places == {"a": ("n1", "n1")}
 
 
 def test_a_node_takes_so_many_pods() -> None:
     """Instances with tiny requests are limited by the kubelet, to 110 pods if the node declares no number."""
     tiny = {"a": job(1, 10**9, cpu=1e-6)}
-    assert after(plan_fulfilment(tiny, nodes(n1=64)), "a") == [110]
-    assert after(plan_fulfilment({"a": job(1, 10**9, pods=0.0)}, nodes(n1=64)), "a") == [110]
+    assert after(decide_fulfilment(tiny, nodes(n1=64)), "a") == [110]
+    assert after(decide_fulfilment({"a": job(1, 10**9, pods=0.0)}, nodes(n1=64)), "a") == [110]
     assert after(
-        plan_fulfilment(tiny, {"n1": FulfilmentNode({"cpu": 64.0, "pods": 30.0}, used={"pods": 4.0})}), "a"
+        decide_fulfilment(tiny, {"n1": FulfilmentNode({"cpu": 64.0, "pods": 30.0}, used={"pods": 4.0})}), "a"
     ) == [26]
 
 
@@ -271,25 +279,25 @@ def test_a_node_takes_so_many_pods() -> None:
     ],
 )
 def test_nonsense_is_left_as_it_is(given: FulfilmentJob, load: dict[str, float], reason: str) -> None:
-    """Invalid numbers lead to no change, and the plan names them."""
-    planned = plan_fulfilment({"bad": given, "good": job(1, 3, memory=GI)}, nodes(n1=4), load)
+    """Invalid numbers lead to no change, and the decision names them."""
+    decision = decide_fulfilment({"bad": given, "good": job(1, 3, memory=GI)}, nodes(n1=4), load)
 
-    assert planned.held_back == {"bad": f"left as it is: {reason}"}
-    assert after(planned, "bad", "good") == [None, 3]
+    assert decision.held_back == {"bad": f"left as it is: {reason}"}
+    assert after(decision, "bad", "good") == [None, 3]
 
 
 def test_a_node_with_nonsense_is_ignored() -> None:
     """A node with invalid numbers is ignored: no job grows onto it, and none shrinks because of it."""
     machine = nodes(n1=2) | {"n2": FulfilmentNode({"cpu": math.nan})}
 
-    planned = plan_fulfilment({"a": job(1, 9, "n2", "n2", "n2")}, machine, ALL)
+    decision = decide_fulfilment({"a": job(1, 9, "n2", "n2", "n2")}, machine, ALL)
 
-    assert planned.ignored == {"n2": "cpu is nan; it must be a finite number, at least 0"}
-    assert after(planned, "a") == [5]
+    assert decision.ignored == {"n2": "cpu is nan; it must be a finite number, at least 0"}
+    assert after(decision, "a") == [5]
 
 
 def test_no_nodes() -> None:
     """If there are no nodes, no job shrinks."""
-    planned = plan_fulfilment({"a": job(1, 9, "n1", "n1", told=5)}, {})
-    assert planned.changes == {}
-    assert planned.held_back["a"].startswith("there is no node to plan on")
+    decision = decide_fulfilment({"a": job(1, 9, "n1", "n1", told=5)}, {})
+    assert decision.changes == {}
+    assert decision.held_back["a"].startswith("there is no node to plan on")

@@ -1,4 +1,4 @@
-"""The registry of policies."""
+"""The registry of live policies."""
 
 import re
 import subprocess
@@ -9,8 +9,7 @@ import pytest
 
 import edl_workflows
 from edl_workflows.core.exceptions import InvalidError
-from edl_workflows.core.scaling.policies import POLICIES, PolicyEntry, live_policies, policy_of
-from edl_workflows.simulator.schedulers.scheduler import SchedulerInputs, make_scheduler
+from edl_workflows.core.scaling.policies import POLICIES, LivePolicy, policy_of
 
 
 def test_names_are_unique() -> None:
@@ -19,46 +18,39 @@ def test_names_are_unique() -> None:
 
 
 def test_every_policy_has_a_row() -> None:
-    """Each class that is named as a policy or a scheduler has a row for users, or is a base of others."""
-    package = Path(edl_workflows.__file__).parent
-    files = (file for folder in ("core/scaling", "simulator") for file in (package / folder).rglob("*.py"))
+    """Each class that is named as a policy has a row for users."""
+    folder = Path(edl_workflows.__file__).parent / "core" / "scaling"
     found = {
         name
-        for file in files
-        for name in re.findall(r"^class ([A-Z]\w*(?:Policy|Scheduler))\b", file.read_text(), re.MULTILINE)
+        for file in folder.rglob("*.py")
+        for name in re.findall(r"^class ([A-Z]\w*Policy)\b", file.read_text(), re.MULTILINE)
     }
-    named = {made.rpartition(":")[2] for entry in POLICIES for made in (entry.policy, entry.scheduler)}
-    bases = {"Policy", "JobScheduler", "FixedBatchScheduler", "PolicyScheduler"}
+    named = {entry.location.rpartition(":")[2] for entry in POLICIES}
 
-    assert found - bases == named - {""}, "each policy needs a row in POLICIES of core/scaling/policies.py"
+    assert found - {"Policy", "LivePolicy"} == named, (
+        "each policy needs a row in POLICIES of core/scaling/policies.py"
+    )
 
 
 @pytest.mark.parametrize("entry", POLICIES, ids=lambda entry: entry.name)
-def test_every_row_has_a_summary_and_a_scheduler(entry: PolicyEntry) -> None:
-    """The summary is a clause that help texts end with a full stop; the simulator runs every policy."""
-    assert entry.summary
-    assert not entry.summary.endswith("."), "help texts add the full stop"
-    assert entry.summary[0].islower(), "the summary is a clause: it begins with a small letter"
-    assert callable(make_scheduler(entry.name, SchedulerInputs()).schedule)
-
-
-@pytest.mark.parametrize("entry", live_policies(), ids=lambda entry: entry.name)
-def test_a_live_policy_answers_both_questions(entry: PolicyEntry) -> None:
+def test_a_live_policy_answers_both_questions(entry: LivePolicy) -> None:
     """A live policy also answers if there are no jobs and no nodes. `tests.property.test_policies` tests its
     promises."""
     assert policy_of(entry.name).optimize({}, {}, {}) == {}
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        pytest.param("lifo", "there is no policy 'lifo'; use one of fit, pollux", id="unknown"),
-        pytest.param("optimus", "in the simulator only; use one of fit, pollux, shortest", id="not live"),
-    ],
-)
-def test_a_policy_that_no_controller_can_use_is_refused(name: str, message: str) -> None:
-    """The error for a policy that only the simulator has names those that the controller can use."""
-    with pytest.raises(InvalidError, match=message):
+@pytest.mark.parametrize("entry", POLICIES, ids=lambda entry: entry.name)
+def test_a_row_names_a_class_of_the_core(entry: LivePolicy) -> None:
+    """A row's class is in `core.scaling`, which imports nothing of the simulator."""
+    assert entry.location.startswith("edl_workflows.core.scaling.")
+
+
+@pytest.mark.parametrize("name", ["lifo", "optimus"], ids=["unknown", "not live"])
+def test_a_policy_that_no_controller_can_use_is_refused(name: str) -> None:
+    """The error for a policy that no controller can use, as one of the simulator, names those that it can
+    use."""
+    names = ", ".join(entry.name for entry in POLICIES)
+    with pytest.raises(InvalidError, match=f"no policy '{name}'; use one of {names}$"):
         policy_of(name)
 
 

@@ -10,9 +10,10 @@ import pytest
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.scaling.policy import JobInfo, NodeInfo
 from edl_workflows.core.scaling.pollux.model import SHORTEST_FIRST, PolluxJob, PolluxOptions
-from edl_workflows.core.scaling.pollux.optimizer import allocation_worth, optimize_allocations
+from edl_workflows.core.scaling.pollux.optimizer import optimize_allocations
 from edl_workflows.core.scaling.pollux.policy import PolluxPolicy
 from edl_workflows.core.scaling.pollux.speedup import SpeedupTable
+from tests.pollux_worth import allocation_worth
 from tests.unit.core.scaling.hints import HINTS
 
 SCALING = SpeedupTable.linear(16)

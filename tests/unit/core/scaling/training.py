@@ -1,4 +1,4 @@
-"""Jobs to plan for, and a model of training that says what would be measured of them."""
+"""Jobs to advise on, and a model of training that says what would be measured of them."""
 
 from dataclasses import dataclass, replace
 
@@ -11,8 +11,8 @@ from edl_workflows.core.scaling.dlrover.resources import (
     OptimizerRole,
     ResourceLimits,
     UserBounds,
-    apply_plan,
-    empty_plan,
+    empty_advice,
+    follow_advice,
 )
 from edl_workflows.core.scaling.dlrover.samples import JobSample, NodeSample
 
@@ -35,7 +35,9 @@ def job(
         PS: OptimizerRole(ps, ps_size or size, bounds=ps_bounds or UserBounds()),
         WORKER: OptimizerRole(workers, worker_size or size, bounds=worker_bounds or UserBounds()),
     }
-    return apply_plan(OptimizerJob("job", roles, limits or ResourceLimits(1000, 1000 * GIB)), empty_plan())
+    return follow_advice(
+        OptimizerJob("job", roles, limits or ResourceLimits(1000, 1000 * GIB)), empty_advice()
+    )
 
 
 def fixed(of: OptimizerJob, role: str) -> OptimizerJob:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.core.exceptions import UnavailableError
-from edl_workflows.local import cluster, testing
+from edl_workflows.local import cluster
 from edl_workflows.local.capacity import Capacity
 from edl_workflows.local.runner.attempts import Attempt, Launch
-from edl_workflows.local.testing import LocalCluster
+from tests.local_cluster import LocalCluster, servers
 from tests.unit.local.support import Pods, container, eventually
 
 ELSEWHERE = """
@@ -159,7 +159,7 @@ def test_servers_of_a_pod_stay_on_loopback(local: LocalCluster, pods: Pods) -> N
     pods.create("server", container(script))
 
     def seen() -> dict[str, bool]:
-        return {name: tied for name, tied in testing.servers(local.folder).items() if "http.server" in name}
+        return {name: tied for name, tied in servers(local.folder).items() if "http.server" in name}
 
     assert list(eventually(seen).values()) == [True]
     assert "0.0.0.0" in next(iter(seen()))

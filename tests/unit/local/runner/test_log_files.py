@@ -18,7 +18,7 @@ from edl_workflows.local.runner.attempts import Attempt
 from edl_workflows.local.runner.containers import ContainerCallbacks, ContainerRunner
 from edl_workflows.local.runner.lifecycle import ContainerState
 from edl_workflows.local.runner.log_files import LogFiles
-from edl_workflows.local.testing import LocalCluster
+from tests.local_cluster import LocalCluster
 from tests.unit.local.support import WAIT_SECONDS, Pods, container
 
 LINE = b"%07d\n"

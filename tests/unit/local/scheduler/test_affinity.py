@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.local.scheduler.plan import affinity_admits, requires_other_pods
+from edl_workflows.local.scheduler.decision import affinity_admits, requires_other_pods
 
 LABELS = {"disk": "ssd", "cores": "16"}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -12,7 +12,7 @@ from edl_workflows.local.mirror import Mirror
 from edl_workflows.local.pods import Pod
 from edl_workflows.local.scheduler import loop
 from edl_workflows.local.scheduler.loop import Scheduler
-from tests.unit.local.scheduler.test_plan import make_node, make_pod
+from tests.unit.local.scheduler.test_decision import make_node, make_pod
 
 WAITING = 10_000
 WAITING_WITH_REASON = 30

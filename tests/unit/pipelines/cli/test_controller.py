@@ -19,7 +19,8 @@ from edl_workflows.pipelines.cli.services.controller import JobFlags
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.resources import LEASES, NODES, PODS
 from edl_workflows.testing import ApiServerProcess, api_server, free_port
-from tests.unit.core.jobs.di_jobs import NAME, make, task
+from tests.cases.kinds.di_job import make_di_job, task
+from tests.unit.core.jobs.di_jobs import NAME
 from tests.unit.runtime.kube.support import eventually
 from tests.unit.services.controller.support import crds, elastic_job, status_of
 
@@ -137,8 +138,8 @@ def test_options_reach_the_pods_of_di_jobs(server: ApiServerProcess) -> None:
             cluster, NODES, "a", {"allocatable": offers, "capacity": offers, "conditions": ready}
         )
         one = task("none", name="serial", maxReplicas=1)
-        client.create(cluster, make(one, preemptible=True))
-        client.create(cluster, make(one, priority="high") | {"metadata": {"name": "other"}})
+        client.create(cluster, make_di_job(one, preemptible=True))
+        client.create(cluster, make_di_job(one, priority="high") | {"metadata": {"name": "other"}})
         eventually(lambda: client.find(cluster, PODS, f"{NAME}-serial-0") is not None)
         # There is no such PriorityClass, so the server refuses the pod that names it.
         eventually(lambda: "urgent" in str(client.get(cluster, DI_JOBS, "other").get("status")))

@@ -8,6 +8,7 @@ import pytest
 
 from edl_workflows.core.scaling.policies import POLICIES
 from edl_workflows.pipelines.cli.root import run
+from edl_workflows.simulator.schedulers.catalog import SCHEDULERS
 from tests.unit.simulator.test_readers import WORKLOAD, traces
 
 JOBS = """job_id,submit_time,num_gpus,duration,status
@@ -164,12 +165,13 @@ def test_what_is_refused(
 
 
 def test_help_explains_every_policy(capsys: pytest.CaptureFixture[str]) -> None:
-    """Names and summaries come from the registry; both commands that take a policy show them."""
+    """Names and summaries come from the registries. `edl simulate` shows all policies, `edl controller run`
+    those for live clusters."""
     assert run(["simulate", "--help"]) == 0
     simulating = "".join(capsys.readouterr().out.split())
     assert run(["controller", "run", "--help"]) == 0
     controlling = "".join(capsys.readouterr().out.split())
 
-    for entry in POLICIES:
+    for entry in SCHEDULERS:
         assert f"{entry.name}:" in simulating
-        assert (f"{entry.name}:" in controlling) == bool(entry.policy)
+        assert (f"{entry.name}:" in controlling) == (entry.name in [policy.name for policy in POLICIES])

@@ -328,7 +328,7 @@ def test_brain_has_the_rights_that_its_monitor_needs(sqlite_store: BrainStore, t
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
     cluster = Cluster.from_kubeconfig(tmp_path / "kubeconfig")
     monitor = ClusterMonitor(cluster, sqlite_store, MonitorOptions())
-    watched = {(one.scope.resource.group, one.scope.resource.plural) for one in monitor._informers}
+    watched = {(one.scope.resource.group, one.scope.resource.plural) for one in monitor._watches._informers}
     expected = {(*one, verb) for one in watched for verb in ("list", "watch")}
     expected.add((NODE_METRICS.group, NODE_METRICS.plural, "list"))
     _, spec, container = brain()

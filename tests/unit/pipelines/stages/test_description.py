@@ -8,19 +8,20 @@ from typing import Any
 import pytest
 from airflow.sdk import BaseOperator
 
+from edl_workflows import operators
+from edl_workflows.airflow.stage_operators import COMMAND, MODULE, documentation_of, render_operators
 from edl_workflows.get_provider_info import get_provider_info
 from edl_workflows.operators.base import CLUSTER_FIELDS, ClusterTask, StageOperator, StageTask
 from edl_workflows.pipelines.argo.templates import step_fields, steps
 from edl_workflows.pipelines.cli.root import COMMANDS
 from edl_workflows.pipelines.stages.catalog import STAGES
 from edl_workflows.pipelines.stages.description import StageSpec
+from tests.cases.stages import STAGE_CASES
 
 pytestmark = pytest.mark.filterwarnings("ignore:::(?!edl_workflows)")
 
 SET_BY_DRIVERS = {"namespace", "owner", "manifest", "hint", "program"}
 """Fields that no user gives as such: drivers know them, or make them of something else."""
-WITHOUT_COMMAND = {"wait-plan", "collect", "cancel", "plan-scale", "apply-plan"}
-"""Stages of pipelines only. `edl plan` shows a plan in its own way."""
 OPERATORS: list[type[Any]] = [
     found
     for group in ("operators", "sensors")
@@ -38,9 +39,12 @@ EACH_STAGE = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.na
 
 @EACH_STAGE
 def test_every_field_says_what_it_means(stage: StageSpec[Any]) -> None:
-    """A field is offered to users with a help text, or set by the drivers."""
+    """A field is offered to users with a help text, or set by the drivers. The docstring of its request says
+    it, too."""
     offered = {field.name: field.argument.help for field in stage.fields()}
+    _, documented = documentation_of(stage.request)
 
+    assert set(offered) <= set(documented), "a docstring has every field in its Attributes"
     assert set(stage.request.model_fields) <= set(offered) | SET_BY_DRIVERS
     cut = {name: text for name, text in offered.items() if not text.endswith((".", "}"))}
     assert not cut, "a help text is sentences, with a full stop"
@@ -49,12 +53,12 @@ def test_every_field_says_what_it_means(stage: StageSpec[Any]) -> None:
 
 @EACH_STAGE
 def test_every_stage_has_a_command_or_is_for_pipelines(stage: StageSpec[Any]) -> None:
-    """A new stage needs a row in `cli.root.COMMANDS`, or one in `WITHOUT_COMMAND`."""
+    """A new stage needs a row in `cli.root.COMMANDS`, or cases with ``command=False``."""
     commands = {row.name for row in COMMANDS}
 
-    assert (stage.name in commands) is (stage.name not in WITHOUT_COMMAND), (
-        f"{stage.name} needs a row in COMMANDS of edl_workflows/pipelines/cli/root.py, or one in "
-        "WITHOUT_COMMAND here"
+    assert (stage.name in commands) is STAGE_CASES[stage.name].command, (
+        f"{stage.name} needs a row in COMMANDS of edl_workflows/pipelines/cli/root.py, or command=False in "
+        "tests/cases/stages.py"
     )
 
 
@@ -75,8 +79,14 @@ def test_every_stage_has_a_step(stage: StageSpec[Any]) -> None:
 def test_every_stage_has_an_operator_or_a_sensor(stage: StageSpec[Any]) -> None:
     """Each stage has an operator or a sensor, except ``collect``, whose outputs a sensor returns."""
     assert stage.name == "collect" or any(found.stage_name == stage.name for found in OPERATORS), (
-        f"{stage.name} needs an operator with this stage_name in operators/"
+        f"{stage.name} needs the name of an operator in its StageSpec"
     )
+    assert stage.operator in ("", *operators.__all__), f"operators/__init__.py lacks {stage.operator}"
+
+
+def test_the_generated_operators_are_up_to_date() -> None:
+    """`operators/stages.py` is what the descriptions give now, so a changed argument is seen in its diff."""
+    assert render_operators() == MODULE.read_text(encoding="utf-8"), f"run `{COMMAND}`"
 
 
 @pytest.mark.parametrize("found", OPERATORS, ids=lambda found: found.__name__)

@@ -17,14 +17,14 @@ from edl_workflows.core.jobs.scale_plan.model import ScalePlan
 from edl_workflows.core.jobs.view import JobPhase, JobView, Progress, Replicas
 from edl_workflows.pipelines.stages.driver import GoalWait
 from edl_workflows.pipelines.waiting.goals import (
+    AdviceGoal,
+    ChangeGoal,
     ExistsGoal,
     Goal,
     GoneGoal,
     Handle,
     IfFinished,
     JobGoal,
-    PlanGoal,
-    PlannedGoal,
     UnfinishedGoal,
 )
 from edl_workflows.pipelines.waiting.observed import ObservedObject, read_object
@@ -53,7 +53,7 @@ def _plan(phase: str, reason: str = "") -> ObservedObject:
 
 
 def _handle(goal: Goal, uid: str = "uid-1") -> Handle:
-    kind = "ScalePlan" if isinstance(goal, PlanGoal) else "ElasticJob"
+    kind = "ScalePlan" if isinstance(goal, ChangeGoal) else "ElasticJob"
     return Handle(kind=kind, namespace="default", name="mnist", goal=goal, uid=uid)
 
 
@@ -102,31 +102,31 @@ _ROWS: dict[str, tuple[Goal, ObservedObject, type[InProgress | Done] | type[EdlE
     "gone": (GoneGoal(), None, Done),
     "gone, and another came": (GoneGoal(), _view("Running", uid="uid-2"), Done),
     "still there": (GoneGoal(), _view("Running"), InProgress),
-    "not planned yet": (PlannedGoal(), _view("Running"), InProgress),
-    "planned": (PlannedGoal(change=True), _view("Running", planned=_MORE), Done),
-    "planned before it runs": (PlannedGoal(), _view("Pending", planned=_MORE), Done),
-    "planned to stay": (PlannedGoal(), _view("Running", planned=_SAME), Done),
+    "not planned yet": (AdviceGoal(), _view("Running"), InProgress),
+    "planned": (AdviceGoal(change=True), _view("Running", planned=_MORE), Done),
+    "planned before it runs": (AdviceGoal(), _view("Pending", planned=_MORE), Done),
+    "planned to stay": (AdviceGoal(), _view("Running", planned=_SAME), Done),
     "planned to stay, a change is wanted": (
-        PlannedGoal(change=True),
+        AdviceGoal(change=True),
         _view("Running", planned=_SAME),
         InProgress,
     ),
-    "planned before a change": (PlannedGoal(), _view("Restarting", planned=_MORE), InProgress),
-    "planned before its end": (PlannedGoal(), _view("Succeeded", planned=_MORE), JobFinishedError),
-    "planned before its failure": (PlannedGoal(), _view("Failed", planned=_MORE), JobFailedError),
-    "plan without status": (PlanGoal(), _plan(""), InProgress),
-    "plan migrates": (PlanGoal(), _plan("Migrating"), InProgress),
-    "plan past Migrating": (PlanGoal.model_validate({"phase": "Restarting"}), _plan("Verifying"), Done),
-    "plan in Migrating": (PlanGoal.model_validate({"phase": "Restarting"}), _plan("Migrating"), InProgress),
+    "planned before a change": (AdviceGoal(), _view("Restarting", planned=_MORE), InProgress),
+    "planned before its end": (AdviceGoal(), _view("Succeeded", planned=_MORE), JobFinishedError),
+    "planned before its failure": (AdviceGoal(), _view("Failed", planned=_MORE), JobFailedError),
+    "plan without status": (ChangeGoal(), _plan(""), InProgress),
+    "plan migrates": (ChangeGoal(), _plan("Migrating"), InProgress),
+    "plan past Migrating": (ChangeGoal.model_validate({"phase": "Restarting"}), _plan("Verifying"), Done),
+    "plan in Migrating": (ChangeGoal.model_validate({"phase": "Restarting"}), _plan("Migrating"), InProgress),
     "plan that scales workers": (
-        PlanGoal.model_validate({"phase": "Restarting"}),
+        ChangeGoal.model_validate({"phase": "Restarting"}),
         _plan("Scaling"),
         InProgress,
     ),
-    "plan succeeded": (PlanGoal(), _plan("Succeeded"), Done),
-    "plan failed": (PlanGoal(), _plan("Failed"), PlanFailedError),
-    "plan too late": (PlanGoal(), _plan("Failed", "JobFinished"), JobFinishedError),
-    "plan of a job that failed": (PlanGoal(), _plan("Failed", "JobFailed"), JobFailedError),
+    "plan succeeded": (ChangeGoal(), _plan("Succeeded"), Done),
+    "plan failed": (ChangeGoal(), _plan("Failed"), PlanFailedError),
+    "plan too late": (ChangeGoal(), _plan("Failed", "JobFinished"), JobFinishedError),
+    "plan of a job that failed": (ChangeGoal(), _plan("Failed", "JobFailed"), JobFailedError),
 }
 
 
@@ -160,7 +160,7 @@ def test_a_job_that_succeeds_early_is_what_the_caller_says(name: str) -> None:
     assert skipped.outputs == done.outputs
     assert skipped.reason == str(failed.error)
     assert "mnist" in skipped.reason
-    assert isinstance(goal, PlannedGoal) is (done.outputs.plan is not None)
+    assert isinstance(goal, AdviceGoal) is (done.outputs.plan is not None)
 
 
 def test_a_job_that_fails_is_an_error_whatever_the_caller_says() -> None:
@@ -181,7 +181,7 @@ def test_a_job_that_was_never_seen_is_waited_for() -> None:
 
 def test_outputs_are_small_and_camel_case() -> None:
     """The outputs hold what later tasks need, with camel-case names and without a copy of the object."""
-    result = evaluate_goal(_handle(PlanGoal()), _plan("Succeeded"))
+    result = evaluate_goal(_handle(ChangeGoal()), _plan("Succeeded"))
 
     assert isinstance(result, Done)
     assert result.outputs.to_dict() == {
@@ -272,7 +272,7 @@ def test_a_plan_in_progress_says_what_it_waits_for() -> None:
     assert isinstance(plan, ScalePlan)
     status = plan.status.model_copy(update={"message": "waits for ScalePlan p-1, which goes before"})
 
-    result = evaluate_goal(_handle(PlanGoal()), plan.model_copy(update={"status": status}))
+    result = evaluate_goal(_handle(ChangeGoal()), plan.model_copy(update={"status": status}))
 
     assert isinstance(result, InProgress)
     assert result.message == "is Pending: waits for ScalePlan p-1, which goes before"

@@ -11,7 +11,8 @@ from edl_workflows.pipelines.stages.scale import SCALE, ScaleRequest
 from edl_workflows.pipelines.waiting.identity import StageIdentity
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
-from tests.unit.core.jobs.di_jobs import NAME, make
+from tests.cases.kinds.di_job import make_di_job
+from tests.unit.core.jobs.di_jobs import NAME
 
 ME = StageIdentity(owner="tests/scale")
 THREE = ScaleRequest(job=NAME, kind="DIJob", replicas={"collector": ReplicaResourceSpec(replicas=3)})
@@ -41,7 +42,7 @@ def replicas(cluster: Cluster) -> dict[str, int]:
 def test_what_others_change_at_the_same_time_stays(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """A list in the spec can only be replaced as a whole. If somebody else has changed it in the meantime,
     the edit is made again on the new list."""
-    client.create(cluster, make())
+    client.create(cluster, make_di_job())
     Meanwhile(monkeypatch, times=2)
     handle = SCALE.begin(cluster, THREE, ME)
     assert replicas(cluster) == {"learner": 1, "collector": 3, "evaluator": 3}
@@ -53,7 +54,7 @@ def test_a_status_that_is_written_often_delays_the_edit_only(
 ) -> None:
     """While the pods of a job change, its controller may write the status many times in a row. The edit
     waits longer from attempt to attempt, and is made."""
-    client.create(cluster, make())
+    client.create(cluster, make_di_job())
     Meanwhile(monkeypatch, times=8)
     SCALE.begin(cluster, THREE, ME)
     assert replicas(cluster)["collector"] == 3
@@ -62,7 +63,7 @@ def test_a_status_that_is_written_often_delays_the_edit_only(
 def test_a_type_of_gpus_is_refused(cluster: Cluster) -> None:
     """A job that is scaled by its spec has no field for a GPU type. The error says to set it in the pod
     template."""
-    client.create(cluster, make())
+    client.create(cluster, make_di_job())
     size = NodeResource(gpu_type="Tesla-V100")
     change = {"collector": ReplicaResourceSpec(replicas=3, resource=size)}
     with pytest.raises(InvalidError, match="template"):
@@ -72,7 +73,7 @@ def test_a_type_of_gpus_is_refused(cluster: Cluster) -> None:
 
 def test_one_who_always_comes_first_is_told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """If others change the job at each attempt, the stage gives up with ConflictError in the end."""
-    client.create(cluster, make())
+    client.create(cluster, make_di_job())
     monkeypatch.setattr(client, "CONFLICT_SECONDS", 0.5)
     Meanwhile(monkeypatch, times=1000)
     with pytest.raises(ConflictError):

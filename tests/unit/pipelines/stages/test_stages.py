@@ -13,6 +13,7 @@ from edl_workflows.pipelines.waiting.results import Done, Failed, InProgress, Sk
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
 from tests.airflow.support import StandIn, create_ps_pod, elastic_job, eventually, jobs, plans
+from tests.cases.stages import STAGE_CASES
 from tests.unit.pipelines.stages.stage_runs import ME, RETRY, begin, run
 
 
@@ -42,24 +43,15 @@ def test_suspend_and_resume(cluster: Cluster, stand_in: StandIn) -> None:
     assert run(cluster, "resume", name="mnist").phase == "Running"
 
 
-CHANGES: dict[str, dict[str, Any]] = {
-    "suspend": {"name": "mnist"},
-    "resume": {"name": "mnist"},
-    "autoscale": {"name": "mnist"},
-    "plan-scale": {"name": "mnist"},
-    "scale": {"job": "mnist", "replicas": {"worker": {"replicas": 3}}},
-    "migrate-ps": {"job": "mnist", "replicas": 3},
-    "checkpoint": {"job": "mnist"},
-    "apply-plan": {"job": "mnist", "plan": {"replicas": {"worker": {"replicas": 3}}}},
-}
+CHANGES = {name: cases.change for name, cases in STAGE_CASES.items() if cases.change is not None}
 """Each stage that changes a job, or asks for its plan."""
 
 
 def test_every_stage_that_changes_a_job_is_tried() -> None:
-    """The table of changes has all stages but those that begin, watch or end a job."""
-    others = {"submit", "wait", "wait-plan", "collect", "cancel", "delete"}
-    changes = {stage.name for stage in STAGES} - others
-    assert CHANGES.keys() == changes, "a stage that changes a job has a row in CHANGES"
+    """The cases of all stages have a change, except of those that begin, watch or end a job."""
+    rest = {"submit", "wait", "wait-plan", "collect", "cancel", "delete"}
+    changes = {stage.name for stage in STAGES} - rest
+    assert CHANGES.keys() == changes, "the cases of a stage that changes a job have a `change`"
 
 
 def test_a_finished_job_is_neither_suspended_nor_changed(cluster: Cluster, stand_in: StandIn) -> None:

@@ -10,7 +10,7 @@ from edl_workflows.core.exceptions import EdlError, NotFoundError
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster, ClusterSource, RequestRecord
 from edl_workflows.runtime.kube.resources import CONFIG_MAPS, ELASTIC_JOBS, Scope
-from edl_workflows.runtime.kube.shared import AsyncStates, SharedWatches
+from edl_workflows.runtime.kube.shared import LoopWaiting, SharedWatches, States, ThreadWaiting, run_blocking
 from edl_workflows.testing import ApiServerProcess
 from tests.unit.runtime.kube.support import Answer, ScriptedApi, eventually
 from tests.unit.runtime.kube.test_client import config_map
@@ -22,8 +22,8 @@ def _value(state: dict[str, Any] | None) -> str | None:
     return None if state is None else state["data"]["x"]
 
 
-async def _next(states: AsyncStates) -> str | None:
-    return _value(await asyncio.wait_for(anext(states), 10))
+async def _next(states: States) -> str | None:
+    return _value(await states.next(10))
 
 
 def test_state_at_once_then_changes(cluster: Cluster) -> None:
@@ -33,7 +33,7 @@ def test_state_at_once_then_changes(cluster: Cluster) -> None:
 
     async def wait() -> list[str | None]:
         source, scope = ClusterSource.of(cluster), Scope(CONFIG_MAPS, cluster.namespace)
-        async with watches.states(source, scope, "a") as states:
+        with watches.states(source, scope, "a", LoopWaiting()) as states:
             seen = [await _next(states)]
             await asyncio.to_thread(client.patch, cluster, CONFIG_MAPS, "a", {"data": {"x": "2"}})
             seen.append(await _next(states))
@@ -47,14 +47,14 @@ def test_absent_object_is_none_first(cluster: Cluster) -> None:
     """A waiter for an object that does not exist yet gets None first, and the object when it is created."""
     watches = SharedWatches()
 
-    with watches.blocking_states(
-        ClusterSource.of(cluster), Scope(CONFIG_MAPS, cluster.namespace), "a"
+    with watches.states(
+        ClusterSource.of(cluster), Scope(CONFIG_MAPS, cluster.namespace), "a", ThreadWaiting()
     ) as states:
-        assert states.next(10) is None
+        assert run_blocking(states.next(10)) is None
         client.create(cluster, config_map("a", x="1"))
-        assert _value(states.next(10)) == "1"
+        assert _value(run_blocking(states.next(10))) == "1"
         with pytest.raises(TimeoutError):
-            states.next(0.05)
+            run_blocking(states.next(0.05))
 
 
 def test_a_thousand_waiters_cost_one(cluster: Cluster) -> None:
@@ -65,7 +65,7 @@ def test_a_thousand_waiters_cost_one(cluster: Cluster) -> None:
     scope = Scope(CONFIG_MAPS, cluster.namespace)
 
     async def wait(index: int, ready: asyncio.Semaphore) -> str | None:
-        async with watches.states(source, scope, f"a-{index % 10}") as states:
+        with watches.states(source, scope, f"a-{index % 10}", LoopWaiting()) as states:
             state = await _next(states)
             ready.release()
             while state is None:
@@ -95,10 +95,10 @@ def test_clusters_and_namespaces_are_apart(cluster: Cluster) -> None:
     one, same, other = (ClusterSource(key, lambda: cluster) for key in ("k", "k", "j"))
 
     with (
-        watches.blocking_states(one, here, "a"),
-        watches.blocking_states(same, here, "b"),
-        watches.blocking_states(one, Scope(CONFIG_MAPS, "default"), "a"),
-        watches.blocking_states(other, here, "a"),
+        watches.states(one, here, "a", ThreadWaiting()),
+        watches.states(same, here, "b", ThreadWaiting()),
+        watches.states(one, Scope(CONFIG_MAPS, "default"), "a", ThreadWaiting()),
+        watches.states(other, here, "a", ThreadWaiting()),
     ):
         assert len(watches) == 3
     assert len(watches) == 0
@@ -109,12 +109,12 @@ def test_refusal_reaches_the_waiters(cluster: Cluster) -> None:
     watches = SharedWatches()
 
     with (
-        watches.blocking_states(
-            ClusterSource.of(cluster), Scope(ELASTIC_JOBS, cluster.namespace), "a"
+        watches.states(
+            ClusterSource.of(cluster), Scope(ELASTIC_JOBS, cluster.namespace), "a", ThreadWaiting()
         ) as states,
         pytest.raises(NotFoundError, match="elasticjobs"),
     ):
-        states.next(20)
+        run_blocking(states.next(20))
 
 
 def test_a_moment_of_refusals_is_waited_through(scripted: ScriptedApi) -> None:
@@ -132,9 +132,9 @@ def test_a_moment_of_refusals_is_waited_through(scripted: ScriptedApi) -> None:
     watches = SharedWatches()
     source = ClusterSource.of(scripted.cluster())
 
-    with watches.blocking_states(source, Scope(CONFIG_MAPS, "ns"), "a") as states:
-        assert states.next(20) is None
-        assert states.next(20) == made
+    with watches.states(source, Scope(CONFIG_MAPS, "ns"), "a", ThreadWaiting()) as states:
+        assert run_blocking(states.next(20)) is None
+        assert run_blocking(states.next(20)) == made
 
 
 def test_failed_connect_reaches_the_waiters(cluster: Cluster) -> None:
@@ -145,10 +145,12 @@ def test_failed_connect_reaches_the_waiters(cluster: Cluster) -> None:
 
     watches = SharedWatches()
     with (
-        watches.blocking_states(ClusterSource("key", connect), Scope(CONFIG_MAPS, "ns"), "a") as states,
+        watches.states(
+            ClusterSource("key", connect), Scope(CONFIG_MAPS, "ns"), "a", ThreadWaiting()
+        ) as states,
         pytest.raises(EdlError, match="'k8s' isn't defined"),
     ):
-        states.next(20)
+        run_blocking(states.next(20))
 
 
 @pytest.mark.slow
@@ -161,14 +163,16 @@ def test_survives_a_restart_of_the_server(tmp_path: Path) -> None:
     try:
         cluster = server.cluster()
         client.create(cluster, config_map("a", x="1"))
-        with watches.blocking_states(ClusterSource.of(cluster), Scope(CONFIG_MAPS, "default"), "a") as states:
-            assert _value(states.next(10)) == "1"
+        with watches.states(
+            ClusterSource.of(cluster), Scope(CONFIG_MAPS, "default"), "a", ThreadWaiting()
+        ) as states:
+            assert _value(run_blocking(states.next(10))) == "1"
             server.kill()
             eventually(lambda: states.last_error is not None)
             server.start()
             client.patch(cluster, CONFIG_MAPS, "a", {"data": {"x": "2"}})
 
-            assert _value(states.next(20)) == "2"
+            assert _value(run_blocking(states.next(20))) == "2"
             assert states.last_error is None
     finally:
         server.kill()

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.core.kubernetes import names
-from edl_workflows.core.protocol.node_check import CheckMember, CheckRound
-from edl_workflows.core.protocol.nodes import CheckReport, NodeRef
+from edl_workflows.core.protocol.nodes import CheckMember, CheckReport, CheckRound, NodeRef
 from edl_workflows.services.agent import node_check
 from edl_workflows.services.agent.node_check import run_node_check
 from edl_workflows.training.environment import NodeEnvironment

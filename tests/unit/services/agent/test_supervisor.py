@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.core.kubernetes import names
-from edl_workflows.core.protocol.node_check import CheckMember, CheckRound
 from edl_workflows.core.protocol.nodes import (
+    CheckMember,
     CheckReport,
+    CheckRound,
     CrashReport,
     ExitReport,
     Heartbeat,
@@ -255,6 +256,33 @@ def test_successor_beside_and_predecessor_after(master: FakeMaster, start: Start
     eventually(lambda: not alive(old))
     assert alive(new)
     assert not master.got(ExitReport)
+
+
+def test_old_server_goes_on_with_its_variables(master: FakeMaster, start: Start, tmp_path: Path) -> None:
+    """A rollback goes on with the server's former process, which holds the variables. If that process has
+    ended, the agent ends, so that the master replaces the node."""
+    returned = cluster(3, ps=1)
+    returned = returned.model_copy(
+        update={"ps": [server.model_copy(update={"process": 1}) for server in returned.ps]}
+    )
+    master.say(active=cluster(1, ps=1))
+    agent = start(NOTE, **{names.ENV_NODE_TYPE: "ps"})
+    old = pid_of(tmp_path, 1)
+    master.say(active=cluster(2, ps=1), trained=1)
+    new = pid_of(tmp_path, 2)
+    master.say(next=returned, lost=True)
+    master.say(active=returned, next=None, lost=False, trained=3)
+    eventually(lambda: not alive(new))
+    assert alive(old)
+    assert not (tmp_path / "3").exists()
+
+    master.say(active=cluster(4, ps=1))
+    pid_of(tmp_path, 4)
+    os.kill(old, signal.SIGKILL)
+    eventually(lambda: not alive(old))
+    further = returned.model_copy(update={"version": 5})
+    master.say(next=further)
+    assert agent.wait(240) == 143
 
 
 def test_excused_exit_waits_for_the_next_version(master: FakeMaster, start: Start, tmp_path: Path) -> None:

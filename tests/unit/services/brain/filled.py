@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from edl_workflows.core.protocol.brain import JobDescription, JobLimits
 from edl_workflows.core.scaling.dlrover.samples import JobSample, NodeSample
 from edl_workflows.services.brain.observations import (
+    ChangeObservation,
     ClusterObservation,
     JobObservation,
-    PlanObservation,
     RoleObservation,
 )
 from edl_workflows.services.brain.store.records import JobReport
@@ -46,7 +46,7 @@ def fill(store: BrainStore, now: float, jobs: int = 12) -> None:
     store.record_plans(plans, [], now)
 
 
-def _plans(job: JobObservation, now: float) -> Iterator[PlanObservation]:
+def _plans(job: JobObservation, now: float) -> Iterator[ChangeObservation]:
     """A plan before each change of the workers, and a migration for the first jobs."""
     begin, end = job.started or now, job.finished or now
     workers = job.replicas["worker"].ready
@@ -64,8 +64,8 @@ def _plans(job: JobObservation, now: float) -> Iterator[PlanObservation]:
 
 def _plan(
     job: JobObservation, name: str, created: float, change: str, reason: str, phase: str
-) -> PlanObservation:
-    return PlanObservation(
+) -> ChangeObservation:
+    return ChangeObservation(
         uid=f"plan-{job.uid}-{name}",
         namespace=job.namespace,
         name=f"{job.name}-{name}",

@@ -1,4 +1,4 @@
-"""The input of plans: the shares of a cluster, and which jobs get one."""
+"""The input of advice: the shares of a cluster, and which jobs get one."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from edl_workflows.core.protocol.brain import OptimizeRequest
 from edl_workflows.core.scaling.dlrover.brain import algorithms
 from edl_workflows.core.scaling.dlrover.brain.messages import question_of
-from edl_workflows.services.brain.history import PlanInputs, claim_of, shared_capacity, worker_shares
+from edl_workflows.services.brain.history import AdviceInputs, claim_of, shared_capacity, worker_shares
 from edl_workflows.services.brain.observations import ClusterObservation, JobObservation
 from edl_workflows.services.brain.store.records import JobKey, JobReport, StoredJob
 from edl_workflows.services.brain.store.store import BrainStore
@@ -65,7 +65,7 @@ def test_a_job_can_t_take_by_what_it_says() -> None:
 
 
 def test_a_job_that_does_not_exist_takes_nothing(sqlite_store: BrainStore) -> None:
-    """Reports about jobs that the monitor does not see change no plans of other jobs, however many there
+    """Reports about jobs that the monitor does not see change no advice for other jobs, however many there
     are."""
     real = {"ps": role(), "worker": role(9)}
     sqlite_store.record(JobReport(facts("real", roles=real)), NOW)
@@ -78,8 +78,10 @@ def test_a_job_that_does_not_exist_takes_nothing(sqlite_store: BrainStore) -> No
     assert [job.key.uid for job in sqlite_store.running(NOW - 60, 3)] == ["real"]
 
     request = asked("real", roles=real)
-    plan = algorithms.optimize_job(question_of(request), PlanInputs(sqlite_store).request(request, NOW + 10))
-    worker = plan.node_group_resources.get("worker")
+    advice = algorithms.optimize_job(
+        question_of(request), AdviceInputs(sqlite_store).request(request, NOW + 10)
+    )
+    worker = advice.node_group_resources.get("worker")
     assert worker is None or worker.count is None or worker.count >= 9
 
 
@@ -163,7 +165,7 @@ def test_a_job_without_sense_has_no_claim() -> None:
 
 
 def asked(uid: str, **more: Any) -> OptimizeRequest:
-    """A request for a plan of a running job."""
+    """A request for advice of a running job."""
     job = facts(uid, **more)
     nodes = [
         {"name": f"mnist-edljob-{name}-{i}", "role": name, "id": i, "resource": {"cpu": 4, "memory": 8_192}}
@@ -182,15 +184,15 @@ def test_a_job_beyond_its_share_gives_back(sqlite_store: BrainStore) -> None:
         seen = JobObservation(uid, "ElasticJob", "team", "mnist", "Running", requests=held(cores))
         sqlite_store.record_jobs([seen], [], NOW)
     sqlite_store.record_cluster(cluster(48.0, 48.0))
-    histories = PlanInputs(sqlite_store)
+    histories = AdviceInputs(sqlite_store)
 
     request = asked("large", roles=large)
-    plan = algorithms.optimize_job(question_of(request), histories.request(request, NOW))
-    assert plan.node_group_resources["worker"].count == 5
-    assert "share" in plan.reasons["worker"]
+    advice = algorithms.optimize_job(question_of(request), histories.request(request, NOW))
+    assert advice.node_group_resources["worker"].count == 5
+    assert "share" in advice.reasons["worker"]
     request = asked("small", roles={"ps": role(), "worker": role(1)})
-    plan = algorithms.optimize_job(question_of(request), histories.request(request, NOW))
-    assert plan.empty
+    advice = algorithms.optimize_job(question_of(request), histories.request(request, NOW))
+    assert advice.empty
 
 
 def test_what_the_monitor_saw_long_ago_says_nothing(sqlite_store: BrainStore) -> None:
@@ -200,16 +202,16 @@ def test_what_the_monitor_saw_long_ago_says_nothing(sqlite_store: BrainStore) ->
     sqlite_store.record_jobs([seen], [], NOW)
     sqlite_store.record_cluster(cluster(48.0))
     request = asked("uid-1")
-    assert PlanInputs(sqlite_store).request(request, NOW + 100).claims
-    assert not PlanInputs(sqlite_store).request(request, NOW + 130).claims
+    assert AdviceInputs(sqlite_store).request(request, NOW + 100).claims
+    assert not AdviceInputs(sqlite_store).request(request, NOW + 130).claims
 
 
 def test_history_is_of_former_jobs(sqlite_store: BrainStore) -> None:
-    """A plan uses the job's own samples and those of former jobs of its name."""
+    """Advice uses the job's own samples and those of former jobs of its name."""
     former = facts("former")
     sqlite_store.record(JobReport(former, [sample(NOW - 9_000)]), NOW - 9_000)
     sqlite_store.record(JobReport(facts(), [sample(NOW)]), NOW)
-    request = PlanInputs(sqlite_store).request(asked("uid-1", training={"batch_size": 32}), NOW)
+    request = AdviceInputs(sqlite_store).request(asked("uid-1", training={"batch_size": 32}), NOW)
     assert request.job.samples == (sample(NOW),)
     assert [record.samples for record in request.history] == [(sample(NOW - 9_000),)]
     assert request.training.batch_size == 32

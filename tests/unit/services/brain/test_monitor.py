@@ -21,9 +21,9 @@ from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.services.brain.monitor import NODE_METRICS, ClusterMonitor, MonitorOptions, diff_rows
 from edl_workflows.services.brain.observations import (
+    ChangeObservation,
     ClusterObservation,
     JobObservation,
-    PlanObservation,
     RoleObservation,
 )
 from edl_workflows.services.brain.server import BrainOptions, BrainServer
@@ -45,7 +45,7 @@ class Memory:
     """
 
     jobs: dict[str, JobObservation] = field(default_factory=dict)
-    plans: dict[str, PlanObservation] = field(default_factory=dict)
+    plans: dict[str, ChangeObservation] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     samples: list[ClusterObservation] = field(default_factory=list)
     away: bool = False
@@ -68,7 +68,7 @@ class Memory:
         self.jobs |= {job.uid: job for job in jobs}
         self.gone |= set(gone)
 
-    def record_plans(self, plans: Collection[PlanObservation], gone: Collection[str], now: float) -> None:
+    def record_plans(self, plans: Collection[ChangeObservation], gone: Collection[str], now: float) -> None:
         self._check()
         self.plans |= {plan.uid: plan for plan in plans}
         self.gone |= set(gone)

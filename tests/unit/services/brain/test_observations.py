@@ -9,7 +9,7 @@ from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.jobs.scale_plan.model import ScalePlanSpec
 from edl_workflows.core.kubernetes import names
 from edl_workflows.services.brain import observations
-from edl_workflows.services.brain.observations import ClusterObservation, PlanObservation, RoleObservation
+from edl_workflows.services.brain.observations import ChangeObservation, ClusterObservation, RoleObservation
 
 GIB = 2.0**30
 
@@ -198,7 +198,7 @@ def test_a_plan_is_told_with_its_reason() -> None:
     """A plan is stored with its changes and its reason. It has no phase until an executor has seen it."""
     manifest = plan({"replicaResourceSpecs": {"worker": {"replicas": 4}}, "reason": "workers are short"})
 
-    expected = PlanObservation(
+    expected = ChangeObservation(
         uid="u2",
         namespace="ns",
         name="p",

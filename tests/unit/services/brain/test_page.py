@@ -14,7 +14,7 @@ import pytest
 from edl_workflows.core.protocol.brain import JobDescription, JobLimits
 from edl_workflows.core.scaling.dlrover.samples import JobSample
 from edl_workflows.services.brain import auth
-from edl_workflows.services.brain.observations import JobObservation, PlanObservation
+from edl_workflows.services.brain.observations import ChangeObservation, JobObservation
 from edl_workflows.services.brain.server import BrainOptions, BrainServer
 from edl_workflows.services.brain.store.records import JobReport
 from edl_workflows.services.brain.store.store import BrainStore
@@ -74,9 +74,9 @@ def job(name: str, **more: Any) -> JobObservation:
     )
 
 
-def plan(name: str, **more: Any) -> PlanObservation:
+def plan(name: str, **more: Any) -> ChangeObservation:
     """A plan that was carried out."""
-    made = PlanObservation(
+    made = ChangeObservation(
         f"plan-{name}", "team", name, "mnist", ("worker: 4 replicas",), "more workers pay", "Succeeded"
     )
     return replace(made, created=time.time() - 30, **more)
@@ -423,6 +423,7 @@ def test_only_its_own_files(serve: Serve) -> None:
         "/icon.svg",
         "/page.css",
         "/page.js",
+        "/shapes.js",
         "/views.js",
     }
     assert seen == expected

@@ -37,7 +37,7 @@ def process(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[byte
     words = [
         sys.executable,
         "-m",
-        "edl_workflows.pipelines.cli",
+        "edl_workflows",
         "brain",
         "run",
         "--port",
@@ -73,7 +73,7 @@ def logged(log: Path, event: str, field: str) -> str:
 @pytest.mark.slow
 def test_kill_9_loses_nothing_acknowledged(database_url: str, tmp_path: Path) -> None:
     """A Brain is killed while eight masters report. Every acknowledged sample is in the store, and the next
-    process starts with it. The planner process ends too."""
+    process starts with it. The optimizer process ends too."""
     options = [
         "--database-url",
         database_url,
@@ -110,7 +110,7 @@ def test_kill_9_loses_nothing_acknowledged(database_url: str, tmp_path: Path) ->
             assert (
                 httpx.post(f"{url}/v1/optimize", json=question, headers=token, timeout=150).status_code == 200
             )
-            planners = psutil.Process(running.pid).children(recursive=True)
+            optimizers = psutil.Process(running.pid).children(recursive=True)
         finally:
             running.send_signal(signal.SIGKILL)
             running.wait(240)
@@ -123,8 +123,8 @@ def test_kill_9_loses_nothing_acknowledged(database_url: str, tmp_path: Path) ->
     lost = {uid: set(steps) - stored[uid] for uid, steps in acknowledged.items()}
     assert not any(lost.values()), lost
     assert all(acknowledged.values())
-    assert planners
-    eventually(lambda: not any(map(_runs, planners)))
+    assert optimizers
+    eventually(lambda: not any(map(_runs, optimizers)))
 
 
 def _runs(process: psutil.Process) -> bool:

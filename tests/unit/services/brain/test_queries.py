@@ -7,14 +7,14 @@ import pytest
 from edl_workflows.core.exceptions import NotFoundError
 from edl_workflows.core.protocol.brain import JobEnd
 from edl_workflows.services.brain.observations import (
+    ChangeObservation,
     ClusterObservation,
     JobObservation,
-    PlanObservation,
     RoleObservation,
 )
 from edl_workflows.services.brain.page import messages, queries
 from edl_workflows.services.brain.page.queries import RowRange
-from edl_workflows.services.brain.store.records import JobReport, PlanAnswer
+from edl_workflows.services.brain.store.records import JobReport, StoredAdvice
 from edl_workflows.services.brain.store.store import BrainStore
 from tests.unit.services.brain import support
 from tests.unit.services.brain.support import facts, sample
@@ -108,10 +108,10 @@ def test_curves_have_few_points(store: BrainStore) -> None:
 def test_an_answer_goes_into_its_scale_plan(store: BrainStore) -> None:
     """An answer of Brain is listed until the job has a ScalePlan made from it. Then the plan is listed, with
     its result."""
-    store.record_answer(PlanAnswer("a", "team", "mnist", NOW, ("worker: 3 nodes",), "room"))
-    store.record_answer(PlanAnswer("b", "team", "other", NOW, ("worker: 3 nodes",), "room"))
+    store.record_advice(StoredAdvice("a", "team", "mnist", NOW, ("worker: 3 nodes",), "room"))
+    store.record_advice(StoredAdvice("b", "team", "other", NOW, ("worker: 3 nodes",), "room"))
     assert queries.query_plans(store, ALL, RowRange(), NOW).total == 2
-    plan = PlanObservation(
+    plan = ChangeObservation(
         "p", "team", "mnist-autoscale-1", "mnist", ("worker: 3",), "room", "Succeeded", created=NOW + 5
     )
     store.record_plans([plan], [], NOW + 6)
@@ -122,7 +122,7 @@ def test_an_answer_goes_into_its_scale_plan(store: BrainStore) -> None:
     ]
     assert [one.id for one in queries.query_plans(store, ALL, RowRange(), NOW, job="other").plans] == ["b"]
     assert queries.query_plans(store, {"else"}, RowRange(), NOW).total == 0
-    store.record_answer(PlanAnswer("c", "team", "mnist", NOW + 9, ("worker: 4 nodes",), "more room"))
+    store.record_advice(StoredAdvice("c", "team", "mnist", NOW + 9, ("worker: 4 nodes",), "more room"))
     assert queries.query_plans(store, ALL, RowRange(), NOW).total == 3
 
 

@@ -13,10 +13,11 @@ from sqlalchemy import func, select, text
 
 from edl_workflows.core.exceptions import InvalidError, UnavailableError
 from edl_workflows.core.protocol.brain import JobEnd, NodeOom
-from edl_workflows.services.brain.observations import ClusterObservation, JobObservation, PlanObservation
+from edl_workflows.services.brain.observations import ChangeObservation, ClusterObservation, JobObservation
 from edl_workflows.services.brain.page import queries
 from edl_workflows.services.brain.store import database, tables
-from edl_workflows.services.brain.store.records import JobKey, JobReport, PlanAnswer
+from edl_workflows.services.brain.store.migrations import migrate
+from edl_workflows.services.brain.store.records import JobKey, JobReport, StoredAdvice
 from edl_workflows.services.brain.store.retention import Retention, RetentionOptions
 from edl_workflows.services.brain.store.store import BrainStore
 from tests.unit.services.brain import support
@@ -41,11 +42,11 @@ def test_migrations_at_the_same_time(database_url: str) -> None:
     nothing."""
     engines = [database.connect(database_url) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(database.migrate, engine) for engine in engines]:
+        for done in [pool.submit(migrate, engine) for engine in engines]:
             done.result()
-    database.migrate(engines[0])
+    migrate(engines[0])
     with database.read_transaction(engines[0]) as connection:
-        assert connection.execute(text("SELECT version_num FROM alembic_version")).all() == [("0002",)]
+        assert connection.execute(text("SELECT version_num FROM alembic_version")).all() == [("0001",)]
     for engine in engines:
         engine.dispose()
 
@@ -253,7 +254,7 @@ def test_what_the_monitor_sees(store: BrainStore) -> None:
     assert (found.facts, found.seen) == (facts(), jobs[0])
 
     store.record_plans(
-        [PlanObservation("p1", "team", "plan-1", "mnist"), PlanObservation("p2", "team", "plan-2", "x")],
+        [ChangeObservation("p1", "team", "plan-1", "mnist"), ChangeObservation("p2", "team", "plan-2", "x")],
         [],
         NOW,
     )
@@ -269,7 +270,7 @@ def test_texts_that_a_database_can_t_hold(store: BrainStore) -> None:
         [JobObservation("uid-1", "ElasticJob", "team", "mnist", "Failed", text, text, finished=NOW)], [], NOW
     )
     store.record_plans(
-        [PlanObservation("p", "team", "plan", "mnist", (text,), text, "Failed", text)], [], NOW
+        [ChangeObservation("p", "team", "plan", "mnist", (text,), text, "Failed", text)], [], NOW
     )
     found = store.job(None, "uid-1")
     assert found is not None
@@ -279,10 +280,10 @@ def test_texts_that_a_database_can_t_hold(store: BrainStore) -> None:
 
 def test_answers_of_brain(store: BrainStore) -> None:
     """The last plan of a job can be read."""
-    assert store.last_answer("team", "mnist") is None
-    store.record_answer(PlanAnswer("a", "team", "mnist", NOW, ("worker: 2 nodes",), "first"))
-    store.record_answer(PlanAnswer("b", "team", "mnist", NOW + 1, ("worker: 3 nodes",), "second"))
-    assert store.last_answer("team", "mnist") == (("worker: 3 nodes",), "second")
+    assert store.last_advice("team", "mnist") is None
+    store.record_advice(StoredAdvice("a", "team", "mnist", NOW, ("worker: 2 nodes",), "first"))
+    store.record_advice(StoredAdvice("b", "team", "mnist", NOW + 1, ("worker: 3 nodes",), "second"))
+    assert store.last_advice("team", "mnist") == (("worker: 3 nodes",), "second")
 
 
 def test_old_rows_go(store: BrainStore) -> None:
@@ -297,8 +298,8 @@ def test_old_rows_go(store: BrainStore) -> None:
     store.record(JobReport(facts("forgotten"), [sample(now - 200_000)]), now - 200_000)
     for time in times[::10]:
         store.record_cluster(ClusterObservation(time))
-    store.record_answer(PlanAnswer("old", "team", "mnist", now - 90_000, (), "old"))
-    store.record_answer(PlanAnswer("new", "team", "mnist", now - 80_000, (), "new"))
+    store.record_advice(StoredAdvice("old", "team", "mnist", now - 90_000, (), "old"))
+    store.record_advice(StoredAdvice("new", "team", "mnist", now - 80_000, (), "new"))
 
     removal = Retention(store, options, clock=lambda: now)
     assert removal.remove() > 0
@@ -309,7 +310,7 @@ def test_old_rows_go(store: BrainStore) -> None:
     assert len({time // 600 for time in before}) == len(before)
     assert len(before) in range(137, 140)
     assert store.job(None, "forgotten") is None
-    assert store.last_answer("team", "mnist") == ((), "new")
+    assert store.last_advice("team", "mnist") == ((), "new")
     with database.read_transaction(store.engine) as connection:
         looks = connection.execute(select(func.count()).select_from(tables.CLUSTER)).scalar_one()
     assert looks in range(143, 152)

@@ -21,8 +21,9 @@ from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import Scope
 from edl_workflows.services.controller.allocator import AllocatorOptions
 from edl_workflows.services.controller.manager import ManagerOptions
-from edl_workflows.services.controller.run import RunningController, RunOptions, run_in_thread
+from edl_workflows.services.controller.run import RunOptions
 from edl_workflows.testing import ApiServerProcess
+from tests.controller_thread import RunningController, run_in_thread
 from tests.unit.core.jobs.di_jobs import node_asked_for
 from tests.unit.core.scaling.hints import HINTS
 from tests.unit.runtime.kube.support import eventually

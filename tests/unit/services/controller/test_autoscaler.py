@@ -28,7 +28,8 @@ from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import PODS, Object, Scope
 from edl_workflows.services.controller.autoscaler import AutoscalerOptions
 from edl_workflows.services.controller.manager import ManagerOptions
-from edl_workflows.services.controller.run import RunningController, RunOptions, run_in_thread
+from edl_workflows.services.controller.run import RunOptions
+from tests.controller_thread import RunningController, run_in_thread
 from tests.unit.runtime.kube.support import eventually
 from tests.unit.services.controller.farm import Farm
 from tests.unit.services.di_server.support import create, replicas

@@ -7,7 +7,8 @@ from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import Scope
 from edl_workflows.services.controller.manager import ManagerOptions
-from edl_workflows.services.controller.run import RunOptions, run_in_thread
+from edl_workflows.services.controller.run import RunOptions
+from tests.controller_thread import run_in_thread
 from tests.unit.runtime.kube.support import eventually
 from tests.unit.services.controller.support import elastic_job, names_of, status_of
 

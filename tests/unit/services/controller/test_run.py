@@ -22,8 +22,9 @@ from edl_workflows.runtime.kube.resources import (
 )
 from edl_workflows.runtime.process.leader import Election
 from edl_workflows.services.controller.manager import ManagerOptions
-from edl_workflows.services.controller.run import RunningController, RunOptions, run_in_thread
+from edl_workflows.services.controller.run import RunOptions
 from edl_workflows.testing import ApiServerProcess
+from tests.controller_thread import RunningController, run_in_thread
 from tests.unit.runtime.kube.support import eventually
 from tests.unit.services.controller.support import auto_plan, crds, elastic_job, names_of, status_of
 

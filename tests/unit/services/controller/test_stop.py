@@ -14,7 +14,8 @@ from edl_workflows.runtime.process.leader import Election
 from edl_workflows.services.controller import manager as manager_module
 from edl_workflows.services.controller.manager import STOP_SECONDS, Manager, ManagerOptions
 from edl_workflows.services.controller.metrics import ControllerMetrics
-from edl_workflows.services.controller.run import RunOptions, run_in_thread
+from edl_workflows.services.controller.run import RunOptions
+from tests.controller_thread import run_in_thread
 from tests.unit.runtime.kube.support import eventually
 
 

@@ -12,8 +12,9 @@ from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import Scope
 from edl_workflows.services.controller.manager import ManagerOptions
-from edl_workflows.services.controller.run import RunningController, RunOptions, run_in_thread
+from edl_workflows.services.controller.run import RunOptions
 from edl_workflows.services.di_server.replicas import replica_addresses
+from tests.controller_thread import RunningController, run_in_thread
 from tests.unit.runtime.kube.support import eventually
 from tests.unit.services.controller.support import names_of
 from tests.unit.services.di_server.support import Api, create, data, give_address, refusal, replicas, task

@@ -36,9 +36,9 @@ from edl_workflows.core.protocol.training import (
 )
 from edl_workflows.services.master.state import messages, model_messages, observations, views
 from edl_workflows.services.master.state.autoscale import autoscale_steps
-from edl_workflows.services.master.state.job import JobState, ObservedPlan
+from edl_workflows.services.master.state.job import JobState, RolloutRequest
 from edl_workflows.services.master.state.observations import ObservedPod, PodPhase
-from edl_workflows.services.master.state.plans.plan_run import PlanRun
+from edl_workflows.services.master.state.rollouts.rollout import Rollout
 from edl_workflows.services.master.state.settings import JobSettings
 from edl_workflows.services.master.state.stored_state import Announcement, StoredState
 from edl_workflows.services.master.state.transitions import settle_job
@@ -84,7 +84,7 @@ class SimulatedPlan:
     create: tuple[Ref, ...] = ()
     remove: tuple[Ref, ...] = ()
     phase: ScalePlanPhase | None = None
-    run: PlanRun | None = None
+    run: Rollout | None = None
 
 
 class SimulatedJob:
@@ -170,11 +170,11 @@ class SimulatedJob:
     def observe(self) -> None:
         """The master sees the cluster."""
         auto = {plan.name: plan.phase for plan in self.plans.values() if plan.spec is None}
-        observations.observe_pod_plans(self.state, auto, self.now)
+        observations.observe_pod_requests(self.state, auto, self.now)
         seen = [ObservedPod(pod.type, pod.id, pod.phase, pod.exit_code) for pod in self.pods.values()]
         observations.observe_pods(self.state, seen, self.now)
         manual = [
-            ObservedPlan(plan.uid, plan.name, plan.spec, plan.phase, generation=1)
+            RolloutRequest(plan.uid, plan.name, plan.spec, plan.phase, generation=1)
             for plan in self.plans.values()
             if plan.spec is not None
         ]
@@ -288,6 +288,11 @@ class SimulatedJob:
     def _loaded(self, pod: SimulatedPod, active: TrainingCluster) -> bool:
         """Whether a version has its model; its first process restores it, if the checkpoint is whole."""
         restore = active.restore
+        kept = {member.process for member in active.ps}
+        if active.version not in self.models and kept and 0 not in kept:
+            (former,) = kept  # its servers have the model of their former version, and no process restores it
+            self.models[active.version] = set(self.models[former])
+            self.steps[active.version] = self.steps[former]
         if active.version not in self.models:
             if restore is not None and restore.uri in self.damaged:
                 self._report_damage(pod, active.version, restore.uri)

@@ -28,6 +28,7 @@ from edl_workflows.core.scaling.dlrover.ps_stages import (
 from edl_workflows.core.scaling.dlrover.resources import (
     PS,
     WORKER,
+    Advice,
     NodeGroupResource,
     NodeSize,
     OptimizerJob,
@@ -35,7 +36,6 @@ from edl_workflows.core.scaling.dlrover.resources import (
     OptimizerRole,
     Range,
     ResourceLimits,
-    ResourcePlan,
     UserBounds,
 )
 from edl_workflows.services.brain.observations import JobObservation
@@ -82,7 +82,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def planning(api: Api) -> Api:
     """A Brain that is ready to plan, as a process is when it listens: its client waits for seconds only."""
-    api.server.planner.start()
+    api.server.optimizer.start()
     return api
 
 
@@ -231,7 +231,7 @@ def test_an_answer_becomes_a_plan() -> None:
     """The plan has all values of Brain's answer."""
     body = _plan(nodes={"n": {"cpu": 8}}, reasons={"worker": "w"}, notes=["x"], waiting=True, newer_field=1)
     plan = answering(lambda _: httpx.Response(200, content=body)).optimize(QUESTION, JOB)
-    assert plan == ResourcePlan(
+    assert plan == Advice(
         {"worker": NodeGroupResource(3)}, {"n": NodeSize(cpu=8.0)}, {"worker": "w"}, ("x",), waiting=True
     )
 
@@ -302,7 +302,7 @@ def test_https(tmp_path: Path) -> None:
         key=key,
     )
     server = BrainServer(options)
-    server.planner.start()
+    server.optimizer.start()
     with server.serving() as url:
         assert url.startswith("https://")
         trusting = BrainClient(BrainAccess(url, lambda: OPERATOR, certificate), IDENTITY)

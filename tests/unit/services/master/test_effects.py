@@ -18,16 +18,15 @@ from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.shards.snapshot import JobPosition
 from edl_workflows.services.master.standalone import parse_nodes
 from edl_workflows.services.master.state import observations, views
-from edl_workflows.services.master.state.autoscale import own_plans
+from edl_workflows.services.master.state.autoscale import autoscale_state
 from edl_workflows.services.master.state.checkpoints import Checkpoints, FailedSaves, SavedCheckpoint
-from edl_workflows.services.master.state.job import JobState, ObservedPlan
+from edl_workflows.services.master.state.job import JobState, RolloutRequest
 from edl_workflows.services.master.state.job_result import TrainingResult
 from edl_workflows.services.master.state.nodes.hang import Hangs
 from edl_workflows.services.master.state.nodes.hang_report import HangReport, NodeStacks
-from edl_workflows.services.master.state.nodes.pod_plans import PodPlan, PodPlans
+from edl_workflows.services.master.state.nodes.pod_requests import PodRequest, PodRequests
 from edl_workflows.services.master.state.nodes.registry import JobNode
-from edl_workflows.services.master.state.plans import plan_run
-from edl_workflows.services.master.state.plans.plan_run import PlanRun
+from edl_workflows.services.master.state.rollouts.rollout import Rollout, start_rollout
 from edl_workflows.services.master.state.settings import JobSettings
 from edl_workflows.services.master.state.stored_state import StepProgress
 from edl_workflows.services.master.state.transitions import settle_job
@@ -51,9 +50,9 @@ class FakeBackend:
         self.warned: list[tuple[str, str]] = []
         self.plans: list[tuple[str, dict[str, Any]]] = []
 
-    def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], JobNode]) -> None:
-        self.asked.append(plan.number)
-        self._refuse(plan.number)
+    def ask_for_pods(self, request: PodRequest, nodes: dict[tuple[str, int], JobNode]) -> None:
+        self.asked.append(request.number)
+        self._refuse(request.number)
 
     def _refuse(self, what: object) -> None:
         if what in self.refusing:
@@ -65,9 +64,9 @@ class FakeBackend:
             raise self.errors.pop(0)
         self.made.append(name)
 
-    def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
-        self._refuse(run.name)
-        self.plans.append((run.name, status))
+    def report_plan(self, rollout: Rollout, status: dict[str, Any]) -> None:
+        self._refuse(rollout.name)
+        self.plans.append((rollout.name, status))
 
     def warn(self, reason: str, message: str) -> None:
         self._refuse("events")
@@ -84,7 +83,7 @@ def _decided(folder: Path) -> Master:
     master = Master(
         JobState(JobSettings("job", "default", parse_nodes("ps=1,worker=1"))), FileStore(folder / "state")
     )
-    master.state.autoscaling = own_plans.open_plan(
+    master.state.autoscaling = autoscale_state.open_plan(
         master.state.autoscaling, SPEC, StageProgress(), master.clock()
     )
     return master
@@ -101,10 +100,10 @@ class Clock:
 
 
 def _asking(folder: Path) -> Master:
-    """A master in a cluster that asks for pods by two plans, and whose own plan is decided on."""
+    """A master in a cluster that asks twice for pods, and whose own plan is decided on."""
     master = _decided(folder)
-    plans = tuple(PodPlan(number, create=(), remove=()) for number in (1, 2))
-    master.state.pod_plans = PodPlans(last_number=2, open=plans)
+    requests = tuple(PodRequest(number, create=(), remove=()) for number in (1, 2))
+    master.state.pod_plans = PodRequests(last_number=2, open=requests)
     return master
 
 
@@ -163,8 +162,8 @@ def test_a_plan_whose_status_is_refused_does_not_hide_the_end(tmp_path: Path) ->
 
     async def main() -> None:
         master, outside = _decided(tmp_path), FakeBackend()
-        master.state.autoscaling = own_plans.AutoscalingState()
-        master.state.plan = plan_run.start_run("uid", "bigger", SPEC, 1.0)
+        master.state.autoscaling = autoscale_state.AutoscalingState()
+        master.state.plan = start_rollout("uid", "bigger", SPEC, 1.0)
         master.state.outcome = TrainingResult(True, "Completed")
         master.stored = master.state.copy_record()
         outside.refusing["bigger"] = ForbiddenError("no right to patch scaleplans/status")
@@ -294,7 +293,7 @@ def test_what_is_shown_is_reported_when_it_changes(tmp_path: Path) -> None:
         effects = Effects(master, outside)
         await effects.once()
         shown = AutoscalingStatus(stage="job_stage_running", notes=["no parameter server is hot"])
-        master.state.autoscaling = own_plans.AutoscalingState(shown=shown)
+        master.state.autoscaling = autoscale_state.AutoscalingState(shown=shown)
         effects._reported_at = float("-inf")
         await effects.once()
         effects._reported_at = float("-inf")
@@ -491,7 +490,7 @@ def test_a_plan_behind_another_says_what_it_waits_for(tmp_path: Path) -> None:
         outside = FakeBackend()
         effects = Effects(master, outside)
         observations.observe_plans(
-            master.state, [ObservedPlan(f"uid-{name}", name, SPEC) for name in ("first", "second")]
+            master.state, [RolloutRequest(f"uid-{name}", name, SPEC) for name in ("first", "second")]
         )
         settle_job(master.state, 100.0)
         master.stored = master.state.copy_record()

@@ -39,7 +39,7 @@ class MasterProcess:
         command = [
             sys.executable,
             "-m",
-            "edl_workflows.pipelines.cli",
+            "edl_workflows",
             "master",
             "run",
             "--standalone",

@@ -14,7 +14,6 @@ from edl_workflows.core.jobs.elastic_job.model import ElasticJob
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.jobs.scale_plan.model import ScalePlanSpec
 from edl_workflows.core.kubernetes import names
-from edl_workflows.local import testing
 from edl_workflows.pipelines.install.crds import crd_of_kind
 from edl_workflows.runtime.kube import client, resources
 from edl_workflows.runtime.kube.connect import Cluster
@@ -22,24 +21,25 @@ from edl_workflows.services.master.kubernetes import ClusterWatch, KubernetesBac
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.state import views
 from edl_workflows.services.master.state.job import JobState
-from edl_workflows.services.master.state.nodes.pod_plans import PodPlan
+from edl_workflows.services.master.state.nodes.pod_requests import PodRequest
 from edl_workflows.services.master.state.nodes.registry import JobNode
 from edl_workflows.services.master.state.observations import ObservedPod, PodPhase
-from edl_workflows.services.master.state.plans import plan_run
+from edl_workflows.services.master.state.rollouts.rollout import start_rollout
 from edl_workflows.services.master.state.settings import Timeouts, settings_of
 from edl_workflows.services.master.store import ConfigMapStore, FileStore
+from tests import local_cluster
 
 NODES = {
     ("worker", 3): JobNode("worker", 3, 1, 0.0, why="worker-2 ran out of memory"),
     ("ps", 0): JobNode("ps", 0, 0, 0.0),
 }
-PLAN = PodPlan(1, create=(("worker", 3),), remove=(("ps", 0),))
+PLAN = PodRequest(1, create=(("worker", 3),), remove=(("ps", 0),))
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """An API server that knows our kinds, without a controller."""
-    with testing.cluster(tmp_path_factory.mktemp("cluster")) as running:
+    with local_cluster.cluster(tmp_path_factory.mktemp("cluster")) as running:
         handle = running.client()
         for kind in KINDS:
             with contextlib.suppress(AlreadyExistsError):
@@ -175,11 +175,11 @@ def test_statuses_are_written_and_pass_the_schema(cluster: Cluster, job: Elastic
         "spec": {"ownerJob": job.metadata.name, "checkpoint": True},
     }
     made = client.create(cluster, manifest)["metadata"]
-    run = plan_run.start_run(made["uid"], made["name"], ScalePlanSpec(), time.time())
+    run = start_rollout(made["uid"], made["name"], ScalePlanSpec(), time.time())
     outside.report_plan(run, views.plan_status(run))
     status = client.get(cluster, resources.SCALE_PLANS, made["name"])["status"]
     assert [step["phase"] for step in status["steps"]] == ["Pending"]
-    other = plan_run.start_run("another-uid", made["name"], ScalePlanSpec(), time.time())
+    other = start_rollout("another-uid", made["name"], ScalePlanSpec(), time.time())
     with pytest.raises(ConflictError):
         outside.report_plan(other, views.plan_status(other))
 

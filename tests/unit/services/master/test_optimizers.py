@@ -13,15 +13,15 @@ from edl_workflows.core.jobs.scale_plan import model
 from edl_workflows.core.protocol.brain import JobEnd
 from edl_workflows.core.scaling.dlrover.ps_stages import OptimizerQuestion, OptimizerStage, StageProgress
 from edl_workflows.core.scaling.dlrover.resources import (
+    Advice,
     NodeGroupResource,
     NodeSize,
     OptimizerJob,
     OptimizerRole,
     ResourceLimits,
-    ResourcePlan,
-    apply_plan,
-    empty_plan,
-    group_plan,
+    empty_advice,
+    follow_advice,
+    role_advice,
 )
 from edl_workflows.core.scaling.dlrover.samples import JobSample, NodeSample
 from edl_workflows.services.master import optimizers as module
@@ -37,7 +37,7 @@ from tests.unit.services.master.simulated_job import SimulatedJob
 
 SIZE = NodeSize(4.0, 4_096.0)
 ROLES = {"ps": OptimizerRole(1, SIZE), "worker": OptimizerRole(1, SIZE)}
-JOB = apply_plan(OptimizerJob("job", ROLES, ResourceLimits(40.0, 65_536.0)), empty_plan())
+JOB = follow_advice(OptimizerJob("job", ROLES, ResourceLimits(40.0, 65_536.0)), empty_advice())
 PROGRESS = StageProgress(OptimizerStage.RUNNING)
 
 
@@ -49,9 +49,9 @@ def _asked(samples: int = 5, *, brain: bool = True) -> OptimizerRequest:
 
 @dataclass
 class FakeBrain:
-    """Answers with `plan`, or raises `error`."""
+    """Answers with `advice`, or raises `error`."""
 
-    plan: ResourcePlan = field(default_factory=lambda: group_plan("worker", "Brain says so", 2))
+    advice: Advice = field(default_factory=lambda: role_advice("worker", "Brain says so", 2))
     error: EdlError | None = None
     reported: list[float] = field(default_factory=list)
     ill: list[str] = field(default_factory=list)
@@ -64,10 +64,10 @@ class FakeBrain:
         self.reported += [sample.time for sample in samples]
         self.ill += [node.name for node in job.nodes if node.oom]
 
-    def optimize(self, question: OptimizerQuestion, job: OptimizerJob) -> ResourcePlan:
+    def optimize(self, question: OptimizerQuestion, job: OptimizerJob) -> Advice:
         self._fail()
         assert question.stage is OptimizerStage.RUNNING
-        return self.plan
+        return self.advice
 
     def _fail(self) -> None:
         if self.hangs is not None:
@@ -77,19 +77,19 @@ class FakeBrain:
 
 
 def test_brain_is_asked_and_the_local_optimizer_while_it_is_away() -> None:
-    """Brain plans. While it does not answer, the local optimizer plans and its notes say why; the next look
-    asks Brain again."""
+    """Brain advises. While it does not answer, the local optimizer advises and its notes say why; the next
+    look asks Brain again."""
 
     async def main() -> None:
         brain = FakeBrain()
         both = Optimizers(brain)
         first = await both.ask(_asked(), 100.0)
-        assert (first.optimizer, first.plan) == ("brain", brain.plan)
+        assert (first.optimizer, first.advice) == ("brain", brain.advice)
         brain.error = UnavailableError("connection refused")
         second = await both.ask(_asked(), 130.0)
         assert second.optimizer == "local"
-        assert second.plan.node_group_resources["worker"].count == 3
-        assert "Brain does not answer: connection refused" in second.plan.notes
+        assert second.advice.node_group_resources["worker"].count == 3
+        assert "Brain does not answer: connection refused" in second.advice.notes
         brain.error = None
         assert (await both.ask(_asked(), 160.0)).optimizer == "brain"
 
@@ -97,12 +97,12 @@ def test_brain_is_asked_and_the_local_optimizer_while_it_is_away() -> None:
 
 
 @pytest.mark.parametrize("brain", [None, ForbiddenError("the token is not this tenant's")])
-def test_a_job_without_a_usable_brain_is_planned_locally(brain: EdlError | None) -> None:
-    """In mode cluster, the notes of the local plan say why Brain was not used. In mode single-job, Brain is
+def test_a_job_without_a_usable_brain_is_advised_locally(brain: EdlError | None) -> None:
+    """In mode cluster, the notes of the local advice say why Brain was not used. In mode single-job, Brain is
     not asked."""
     answer = asyncio.run(Optimizers(brain).ask(_asked(), 100.0))
     assert answer.optimizer == "local"
-    assert str(brain or "spec.brainService names no Brain") in answer.plan.notes[0]
+    assert str(brain or "spec.brainService names no Brain") in answer.advice.notes[0]
     alone = asyncio.run(Optimizers(FakeBrain()).ask(_asked(brain=False), 100.0))
     assert alone.optimizer == "local"
 
@@ -132,22 +132,22 @@ def test_a_brain_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("wild", "count"),
     [
-        (group_plan("worker", "more!", 10**9), 9),
-        (group_plan("worker", "none", -5), None),
-        (ResourcePlan({"ps": NodeGroupResource(0)}), None),
-        (ResourcePlan(node_resources={"job-edljob-ps-0": NodeSize(float("nan"), float("inf"))}), None),
-        (ResourcePlan(node_resources={"nobody": NodeSize(4.0)}), None),
+        (role_advice("worker", "more!", 10**9), 9),
+        (role_advice("worker", "none", -5), None),
+        (Advice({"ps": NodeGroupResource(0)}), None),
+        (Advice(node_resources={"job-edljob-ps-0": NodeSize(float("nan"), float("inf"))}), None),
+        (Advice(node_resources={"nobody": NodeSize(4.0)}), None),
     ],
 )
-def test_a_wild_plan_is_held_within_the_jobs_bounds(wild: ResourcePlan, count: int | None) -> None:
-    """A plan of Brain's never exceeds the job's own bounds. Of a plan that is impossible, nothing is left."""
+def test_a_wild_plan_is_held_within_the_jobs_bounds(wild: Advice, count: int | None) -> None:
+    """Advice of Brain's never exceeds the job's own bounds. Of advice that is impossible, nothing is left."""
     answer = asyncio.run(Optimizers(FakeBrain(wild)).ask(_asked(), 100.0))
     assert answer.optimizer == "brain"
-    plan = answer.plan
+    advice = answer.advice
     wanted = {"worker": NodeGroupResource(count)} if count else {}
-    assert plan.node_group_resources == wanted
-    assert not plan.node_resources
-    after = apply_plan(JOB, plan)
+    assert advice.node_group_resources == wanted
+    assert not advice.node_resources
+    after = follow_advice(JOB, advice)
     assert len(after.of("ps")) == 1
     assert sum(node.resource.cpu or 0.0 for node in after.nodes) <= 40.0
 

@@ -22,7 +22,6 @@ from edl_workflows.core.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlan, ScalePlanSpec
 from edl_workflows.core.kubernetes import names
-from edl_workflows.local import testing
 from edl_workflows.pipelines.install.crds import crd_of_kind
 from edl_workflows.runtime.kube import client, resources
 from edl_workflows.runtime.kube.connect import Cluster
@@ -30,6 +29,7 @@ from edl_workflows.services.master.effects import MasterBackend
 from edl_workflows.services.master.kubernetes import KubernetesBackend, read_job
 from edl_workflows.services.master.standalone import StandaloneBackend, parse_nodes
 from edl_workflows.services.master.state.settings import JobSettings
+from tests import local_cluster
 
 JOB = "grower"
 NAME = names.own_plan_name(JOB, 1)
@@ -78,7 +78,7 @@ class ClusterWorld:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """An API server that knows our kinds and the job, without a controller."""
-    with testing.cluster(tmp_path_factory.mktemp("cluster")) as running:
+    with local_cluster.cluster(tmp_path_factory.mktemp("cluster")) as running:
         handle = running.client()
         for kind in KINDS:
             with contextlib.suppress(AlreadyExistsError):
@@ -159,10 +159,13 @@ def test_what_is_shown_replaces_what_was_shown(cluster: Cluster) -> None:
 
 
 MASTER = """
-import os, signal, sys from pathlib import Path from edl_workflows.core.jobs.elastic_job.model import
-OptimizeMode from edl_workflows.core.jobs.scale_plan.model import NodeResource from
-edl_workflows.services.master import server, standalone from edl_workflows.services.master.state.settings
-import AutoscalingSettings, JobSettings, RoleSettings, Timeouts
+import os, signal, sys
+from pathlib import Path
+from edl_workflows.core.jobs.elastic_job.model import OptimizeMode
+from edl_workflows.core.jobs.scale_plan.model import NodeResource
+from edl_workflows.services.master import server, standalone
+from edl_workflows.services.master.state.settings import AutoscalingSettings, JobSettings, RoleSettings
+from edl_workflows.services.master.state.settings import Timeouts
 
 folder, port, when = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 make = standalone.StandaloneBackend.make_plan

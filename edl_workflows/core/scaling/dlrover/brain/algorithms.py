@@ -12,11 +12,11 @@ from edl_workflows.core.scaling.dlrover.ps_stages import OptimizerQuestion, Opti
 from edl_workflows.core.scaling.dlrover.resources import (
     PS,
     WORKER,
+    Advice,
     Range,
-    ResourcePlan,
-    apply_plan,
-    empty_plan,
-    merge_plans,
+    empty_advice,
+    follow_advice,
+    merge_advice,
 )
 
 ALGORITHMS: Mapping[str, BrainAlgorithm] = MappingProxyType(
@@ -39,16 +39,16 @@ ALGORITHMS: Mapping[str, BrainAlgorithm] = MappingProxyType(
 """The nine algorithms of DLRover's Brain, and fair share. A new one is a function and a row here."""
 
 
-def optimize_job(question: OptimizerQuestion, request: BrainRequest) -> ResourcePlan:
-    """Plan for a job in a stage.
+def optimize_job(question: OptimizerQuestion, request: BrainRequest) -> Advice:
+    """Advise a job in a stage.
 
-    A job above its fair share first gives workers back; all other plans stay within the share.
+    A job above its fair share first gives workers back; all other advice stays within the share.
 
     - CREATE: the first worker; parameter servers as former jobs needed them, or else the cold start's.
     - WORKER_INITIAL: workers.
     - PS_INITIAL: parameter servers, or more memory for one that ran out of it.
-    - RUNNING: the first of these that has a plan: memory after OOM kills, hot parameter servers, idle ones,
-      workers.
+    - RUNNING: the first of these that changes anything: memory after OOM kills, hot parameter servers, idle
+      ones, workers.
     """
     request = replace(request, phase=question.phase)
     share = workers.optimize_job_fair_share(request)
@@ -57,30 +57,30 @@ def optimize_job(question: OptimizerQuestion, request: BrainRequest) -> Resource
     return _BY_STAGE[question.stage](question, _within_share(request))
 
 
-def _create(_: OptimizerQuestion, request: BrainRequest) -> ResourcePlan:
-    plan = workers.optimize_job_worker_create_resource(request)
+def _create(_: OptimizerQuestion, request: BrainRequest) -> Advice:
+    advice = workers.optimize_job_worker_create_resource(request)
     request = replace(
-        request, job=apply_plan(request.job, plan)
+        request, job=follow_advice(request.job, advice)
     )  # parameter servers get what the limits then leave
     servers = ps.optimize_job_ps_create_resource(request)
     if servers.empty and PS in request.job.roles:
         servers = ps.optimize_job_ps_cold_create_resource(request)
-    return merge_plans(plan, servers)
+    return merge_advice(advice, servers)
 
 
-def _worker_initial(_: OptimizerQuestion, request: BrainRequest) -> ResourcePlan:
+def _worker_initial(_: OptimizerQuestion, request: BrainRequest) -> Advice:
     return _first(
         request, workers.optimize_job_worker_create_oom_resource, workers.optimize_job_worker_resource
     )
 
 
-def _ps_initial(_: OptimizerQuestion, request: BrainRequest) -> ResourcePlan:
+def _ps_initial(_: OptimizerQuestion, request: BrainRequest) -> Advice:
     if any(node.oom for node in request.job.of(PS)):
         return ps.optimize_job_ps_oom_resource(request)
     return ps.optimize_job_ps_init_adjust_resource(request)
 
 
-def _running(question: OptimizerQuestion, request: BrainRequest) -> ResourcePlan:
+def _running(question: OptimizerQuestion, request: BrainRequest) -> Advice:
     oom = (ps.optimize_job_ps_oom_resource, workers.optimize_job_worker_create_oom_resource)
     servers = (ps.optimize_job_hot_ps_resource, ps.optimize_job_ps_resource_util)
     return _first(
@@ -88,29 +88,27 @@ def _running(question: OptimizerQuestion, request: BrainRequest) -> ResourcePlan
     )
 
 
-_BY_STAGE: Mapping[OptimizerStage, Callable[[OptimizerQuestion, BrainRequest], ResourcePlan]] = (
-    MappingProxyType(
-        {
-            OptimizerStage.CREATE: _create,
-            OptimizerStage.WORKER_INITIAL: _worker_initial,
-            OptimizerStage.PS_INITIAL: _ps_initial,
-            OptimizerStage.RUNNING: _running,
-        }
-    )
+_BY_STAGE: Mapping[OptimizerStage, Callable[[OptimizerQuestion, BrainRequest], Advice]] = MappingProxyType(
+    {
+        OptimizerStage.CREATE: _create,
+        OptimizerStage.WORKER_INITIAL: _worker_initial,
+        OptimizerStage.PS_INITIAL: _ps_initial,
+        OptimizerStage.RUNNING: _running,
+    }
 )
 
 
-def _first(request: BrainRequest, *algorithms: BrainAlgorithm) -> ResourcePlan:
-    """The first plan with changes; if there is none, an empty plan with all notes."""
+def _first(request: BrainRequest, *algorithms: BrainAlgorithm) -> Advice:
+    """The first advice with changes; if there is none, empty advice with all notes."""
     notes: list[str] = []
     waiting = False
     for algorithm in algorithms:
-        plan = algorithm(request)
-        notes += plan.notes
-        waiting = waiting or plan.waiting
-        if not plan.empty:
-            return replace(plan, notes=tuple(dict.fromkeys(notes)))
-    return empty_plan(*dict.fromkeys(notes), waiting=waiting)
+        advice = algorithm(request)
+        notes += advice.notes
+        waiting = waiting or advice.waiting
+        if not advice.empty:
+            return replace(advice, notes=tuple(dict.fromkeys(notes)))
+    return empty_advice(*dict.fromkeys(notes), waiting=waiting)
 
 
 def _within_share(request: BrainRequest) -> BrainRequest:

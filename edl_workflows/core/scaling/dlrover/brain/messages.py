@@ -8,6 +8,7 @@ from edl_workflows.core.scaling.dlrover.brain.request import TrainingParameters
 from edl_workflows.core.scaling.dlrover.ps_stages import OptimizerQuestion, OptimizerStage, WorkerPhase
 from edl_workflows.core.scaling.dlrover.resources import (
     AMOUNTS,
+    Advice,
     NodeGroupResource,
     NodeSize,
     OptimizerJob,
@@ -15,7 +16,6 @@ from edl_workflows.core.scaling.dlrover.resources import (
     OptimizerRole,
     Range,
     ResourceLimits,
-    ResourcePlan,
     UserBounds,
 )
 from edl_workflows.core.scaling.dlrover.samples import JobSample, NodeSample
@@ -120,21 +120,21 @@ def training_facts(training: TrainingParameters) -> brain.TrainingFacts:
     return brain.TrainingFacts.model_validate(vars(training))
 
 
-def plan_message(plan: ResourcePlan) -> brain.OptimizeReply:
+def advice_message(advice: Advice) -> brain.OptimizeReply:
     return brain.OptimizeReply(
         groups={
-            role: brain.GroupPlan(count=group.count, resource=_size(group.node_resource))
-            for role, group in plan.node_group_resources.items()
+            role: brain.RoleAdvice(count=group.count, resource=_size(group.node_resource))
+            for role, group in advice.node_group_resources.items()
         },
-        nodes={name: _size(size) for name, size in plan.node_resources.items()},
-        reasons=dict(plan.reasons),
-        notes=list(plan.notes),
-        waiting=plan.waiting,
+        nodes={name: _size(size) for name, size in advice.node_resources.items()},
+        reasons=dict(advice.reasons),
+        notes=list(advice.notes),
+        waiting=advice.waiting,
     )
 
 
-def plan_of(message: brain.OptimizeReply) -> ResourcePlan:
-    return ResourcePlan(
+def advice_of(message: brain.OptimizeReply) -> Advice:
+    return Advice(
         {
             role: NodeGroupResource(group.count, _resource(group.resource))
             for role, group in message.groups.items()

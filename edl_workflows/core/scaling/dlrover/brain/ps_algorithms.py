@@ -1,13 +1,13 @@
 """Brain's algorithms for parameter servers, with upstream's names and constants; differences are noted.
 
-Each is a function from a `BrainRequest` to a `ResourcePlan` that has passed `bounds.bound_plan`.
+Each is a function from a `BrainRequest` to `Advice` that has passed `bounds.bound_advice`.
 """
 
 import math
 
 from edl_workflows.core.scaling.dlrover.bounds import (
     SIZES,
-    bound_plan,
+    bound_advice,
     count_range,
     first_size,
     job_problems,
@@ -23,12 +23,12 @@ from edl_workflows.core.scaling.dlrover.brain.request import (
 )
 from edl_workflows.core.scaling.dlrover.resources import (
     PS,
+    Advice,
     NodeSize,
     OptimizerJob,
-    ResourcePlan,
-    empty_plan,
-    group_plan,
-    merge_plans,
+    empty_advice,
+    merge_advice,
+    role_advice,
 )
 from edl_workflows.core.scaling.dlrover.sample_window import SampleWindow, sample_window
 from edl_workflows.core.scaling.dlrover.samples import JobSample, mean, valid_samples
@@ -46,7 +46,7 @@ IDLE, OVERLOAD, FULL_CPU = 0.4, 0.8, 25.6
 MIN_REMAINING = 3_600.0
 
 
-def optimize_job_hot_ps_resource(request: BrainRequest) -> ResourcePlan:
+def optimize_job_hot_ps_resource(request: BrainRequest) -> Advice:
     """Hot parameter servers grow: mean CPU use above 80 %, or memory above 90 % in each of 3 samples.
 
     Cores: if one server is hot, all get ⌈mean use · 32 / workers⌉ if that is more than they have, scaled
@@ -54,23 +54,25 @@ def optimize_job_hot_ps_resource(request: BrainRequest) -> ResourcePlan:
     as much (upstream also adds 8 GiB to a server of 512 MiB).
     """
     window = sample_window(request.job, RECORDS)
-    if isinstance(window, ResourcePlan):
+    if isinstance(window, Advice):
         return window
     cpu, memory = _hot_cpu(window), _hot_memory(window)
     none = NodeSize()
     names = sorted({*cpu.node_resources, *memory.node_resources})
     sizes = {n: memory.node_resources.get(n, none).over(cpu.node_resources.get(n, none)) for n in names}
-    reasons = {n: "; ".join(plan.reasons[n] for plan in (cpu, memory) if n in plan.reasons) for n in names}
+    reasons = {
+        n: "; ".join(advice.reasons[n] for advice in (cpu, memory) if n in advice.reasons) for n in names
+    }
     notes = window.notes if names else ("no parameter server is hot", *window.notes)
-    return bound_plan(request.job, ResourcePlan({}, sizes, reasons, notes))
+    return bound_advice(request.job, Advice({}, sizes, reasons, notes))
 
 
-def optimize_job_ps_cold_create_resource(request: BrainRequest) -> ResourcePlan:
+def optimize_job_ps_cold_create_resource(request: BrainRequest) -> Advice:
     """A new job without former jobs: 4 parameter servers of 12 cores and 16 GiB."""
     return _created(request.job, COLD_COUNT, COLD_SIZE, "no former job tells what this one needs")
 
 
-def optimize_job_ps_create_resource(request: BrainRequest) -> ResourcePlan:
+def optimize_job_ps_create_resource(request: BrainRequest) -> Advice:
     """A new job with former jobs of its scenario.
 
     cores = the highest mean use of a server + 4, at least 12; count = 1.5 · U / cores, where U is the mean
@@ -85,7 +87,7 @@ def optimize_job_ps_create_resource(request: BrainRequest) -> ResourcePlan:
         default=0.0,
     )
     if not totals or most_memory == 0:
-        return empty_plan("no former job tells what parameter servers use")
+        return empty_advice("no former job tells what parameter servers use")
     cpu = max(MIN_CPU, max(_most_mean_cpu(job_samples) for job_samples in samples) + CPU_MARGIN)
     total = major_mean(totals) * (1 + TOTAL_CPU_MARGIN)
     count = min(math.ceil(total / cpu), MAX_PS)
@@ -96,22 +98,22 @@ def optimize_job_ps_create_resource(request: BrainRequest) -> ResourcePlan:
     return _created(request.job, count, size, reason)
 
 
-def optimize_job_ps_init_adjust_resource(request: BrainRequest) -> ResourcePlan:
+def optimize_job_ps_init_adjust_resource(request: BrainRequest) -> Advice:
     """Parameter servers for the expected number of workers, once there are statistics of the first few.
 
     cores = ⌈0.08 · receiving operations of one server⌉ + 4 (16 if there are more than 150), at least ⌈most
     used⌉ + 4. W = 10 workers for a short job, else 20, but no more than ⌈r · n⌉, where r is the factor by
     which the load could grow if it were spread over 15 servers, limited by the part of the load that can't be
     moved away from the hottest server. count = ⌈W / n · most used together / cores⌉; memory = 1.2 · the most
-    used. (Upstream makes no plan if the speed is unknown.)
+    used. (Upstream gives no advice if the speed is unknown.)
     """
     window = sample_window(request.job)
-    if isinstance(window, ResourcePlan):
+    if isinstance(window, Advice):
         return window
     used = window.mean_cpu(PS)
     hottest, together = max(used.values()), max(sample.cpu(PS) for sample in window.samples)
     if together == 0 or hottest == 0:
-        return empty_plan("no use of parameter servers was measured yet", *window.notes, waiting=True)
+        return empty_advice("no use of parameter servers was measured yet", *window.notes, waiting=True)
     cpu = max(_cpu_of_operations(request, len(used)), math.ceil(hottest) + CPU_MARGIN)
     free = cpu / (hottest * len(used) / MAX_PS)
     if len(used) > 1:
@@ -122,17 +124,17 @@ def optimize_job_ps_init_adjust_resource(request: BrainRequest) -> ResourcePlan:
     workers = min(target, math.ceil(free * window.trainers))
     count = int(count_range(request.job, PS).clamp(math.ceil(workers / window.trainers * together / cpu)))
     if count == len(used):
-        return empty_plan(f"{count} parameter servers are enough for {workers} workers", *window.notes)
+        return empty_advice(f"{count} parameter servers are enough for {workers} workers", *window.notes)
     part = max(sample.memory(PS) for sample in window.samples) / count
     memory = (1 + MEMORY_MARGIN) * max(window.most("memory", PS), part)
     size = NodeSize(float(cpu), float(math.ceil(memory)) if memory else None)
     reason = (
         f"{window.trainers} workers make parameter servers use {together:.1f} cores, {workers} are expected"
     )
-    return bound_plan(request.job, _with_notes(group_plan(PS, reason, count, size), window))
+    return bound_advice(request.job, _with_notes(role_advice(PS, reason, count, size), window))
 
 
-def optimize_job_ps_oom_resource(request: BrainRequest) -> ResourcePlan:
+def optimize_job_ps_oom_resource(request: BrainRequest) -> Advice:
     """A parameter server ran out of memory.
 
     If one held much more than the others (a fifth of its memory more than the mean), each gets twice the
@@ -141,9 +143,9 @@ def optimize_job_ps_oom_resource(request: BrainRequest) -> ResourcePlan:
     """
     job = request.job
     if wrong := job_problems(job):
-        return empty_plan(*wrong)
+        return empty_advice(*wrong)
     if not any(node.oom for node in job.of(PS)):
-        return empty_plan("no parameter server ran out of memory")
+        return empty_advice("no parameter server ran out of memory")
     servers = frozenset(node.name for node in job.of(PS))
     samples = [sample for sample in valid_samples(job.samples).samples if sample.names(PS) == servers]
     held = [node.memory for node in samples[-1].of(PS)] if samples else []
@@ -158,14 +160,14 @@ def optimize_job_ps_oom_resource(request: BrainRequest) -> ResourcePlan:
             if held
             else "one ran out of the most memory there is"
         )
-        return bound_plan(job, group_plan(PS, reason, doubled_count), tolerance=0.0)
+        return bound_advice(job, role_advice(PS, reason, doubled_count), tolerance=0.0)
     reason = (
         "one ran out of memory, and holds more than the others" if unbalanced else "one ran out of memory"
     )
-    return bound_plan(job, group_plan(PS, reason, size=NodeSize(memory=2 * most)), tolerance=0.0)
+    return bound_advice(job, role_advice(PS, reason, size=NodeSize(memory=2 * most)), tolerance=0.0)
 
 
-def optimize_job_ps_resource_util(request: BrainRequest) -> ResourcePlan:
+def optimize_job_ps_resource_util(request: BrainRequest) -> Advice:
     """Idle parameter servers give cores back if others are overloaded and the job takes another hour.
 
     If there are at least 32 workers and a server uses more than 80 % of its cores, or if a server uses 25.6
@@ -173,32 +175,32 @@ def optimize_job_ps_resource_util(request: BrainRequest) -> ResourcePlan:
     is less than it has (upstream may also give it more).
     """
     window = sample_window(request.job, RECORDS)
-    if isinstance(window, ResourcePlan):
+    if isinstance(window, Advice):
         return window
     steps, speed = request.training.steps, window.speed
     if steps is None or speed == 0:
-        return empty_plan("how long the job will go on is not known", *window.notes)
+        return empty_advice("how long the job will go on is not known", *window.notes)
     remaining = (steps - window.samples[-1].step) / speed
     if remaining < MIN_REMAINING:
-        return empty_plan(f"the job ends in about {max(0.0, remaining):.0f} s", *window.notes)
+        return empty_advice(f"the job ends in about {max(0.0, remaining):.0f} s", *window.notes)
     used = window.mean_cpu(PS)
     busiest = max(
         (used[n.name] / cpu for n in request.job.of(PS) if (cpu := window.ps_cpu(n)) > 0), default=0.0
     )
     if not (window.trainers >= TARGET_WORKERS and busiest > OVERLOAD) and max(used.values()) < FULL_CPU:
-        return empty_plan("no parameter server is at its end", *window.notes)
-    plan = _returned(window)
-    if plan.empty:
-        return empty_plan("no parameter server is idle", *window.notes)
-    return bound_plan(request.job, _with_notes(plan, window))
+        return empty_advice("no parameter server is at its end", *window.notes)
+    advice = _returned(window)
+    if advice.empty:
+        return empty_advice("no parameter server is idle", *window.notes)
+    return bound_advice(request.job, _with_notes(advice, window))
 
 
-def _hot_cpu(window: SampleWindow) -> ResourcePlan:
+def _hot_cpu(window: SampleWindow) -> Advice:
     job, used = window.job, window.mean_cpu(PS)
     sizes = {node.name: window.ps_cpu(node) for node in job.of(PS)}
     hot = [name for name, cpu in sizes.items() if cpu > 0 and used[name] / cpu > HOT_CPU]
     if not hot:
-        return empty_plan()
+        return empty_advice()
     most = {name: size_range(job, PS, "cpu", sizes[name]).high for name in hot}
     ratio = min(TARGET_WORKERS / window.trainers, *(most[name] / used[name] for name in hot))
     desired_cores = {name: math.ceil(used[name] * ratio) for name in sizes}
@@ -206,10 +208,10 @@ def _hot_cpu(window: SampleWindow) -> ResourcePlan:
     reason = (
         f"{', '.join(hot)} used more than {HOT_CPU:.0%} of its cores; all get {ratio:.2g} times what they use"
     )
-    return ResourcePlan({}, grown, dict.fromkeys(grown, reason))
+    return Advice({}, grown, dict.fromkeys(grown, reason))
 
 
-def _hot_memory(window: SampleWindow) -> ResourcePlan:
+def _hot_memory(window: SampleWindow) -> Advice:
     sizes: dict[str, NodeSize] = {}
     for node in window.job.of(PS):
         has = node.resource.memory or 0.0
@@ -219,10 +221,10 @@ def _hot_memory(window: SampleWindow) -> ResourcePlan:
         if has > 0 and min(used) > HOT_MEMORY * has:
             sizes[node.name] = NodeSize(memory=has + min(has, HOT_MEMORY_STEP))
     reason = f"it used more than {HOT_MEMORY:.0%} of its memory in the {RECORDS} newest samples"
-    return ResourcePlan({}, sizes, dict.fromkeys(sizes, reason))
+    return Advice({}, sizes, dict.fromkeys(sizes, reason))
 
 
-def _returned(window: SampleWindow) -> ResourcePlan:
+def _returned(window: SampleWindow) -> Advice:
     sizes: dict[str, NodeSize] = {}
     for node in window.job.of(PS):
         used = [usage for sample in window.samples for usage in sample.nodes if usage.name == node.name]
@@ -235,22 +237,22 @@ def _returned(window: SampleWindow) -> ResourcePlan:
                 memory=float(memory) if 0 < memory < (has.memory or 0.0) else None,
             )
     reason = f"it used less than {IDLE:.0%} of its cores while others are at their end"
-    return ResourcePlan({}, sizes, dict.fromkeys(sizes, reason))
+    return Advice({}, sizes, dict.fromkeys(sizes, reason))
 
 
-def _created(job: OptimizerJob, count: int, size: NodeSize, reason: str) -> ResourcePlan:
-    """A plan for a new job that keeps what the user gave, and leaves half of the limits to workers."""
+def _created(job: OptimizerJob, count: int, size: NodeSize, reason: str) -> Advice:
+    """Advice for a new job that keeps what the user gave, and leaves half of the limits to workers."""
     role = job.roles.get(PS)
     if wrong := job_problems(job):
-        return empty_plan(*wrong)
+        return empty_advice(*wrong)
     if role is None:
-        return empty_plan("the job has no parameter servers")
+        return empty_advice("the job has no parameter servers")
     open_size = first_size(job, PS, size)
     fresh = open_size.over(role.resource)
     room = [job.limits.of(a) / 2 / value for a in SIZES if (value := fresh.amount(a) or 0.0) > 0]
     most = max(1, math.floor(min(room, default=count)))
-    return bound_plan(
-        job, group_plan(PS, reason, min(count, most) if role.count == 0 else None, open_size), tolerance=0.0
+    return bound_advice(
+        job, role_advice(PS, reason, min(count, most) if role.count == 0 else None, open_size), tolerance=0.0
     )
 
 
@@ -271,5 +273,5 @@ def _cpu_of_operations(request: BrainRequest, servers: int) -> float:
     )
 
 
-def _with_notes(plan: ResourcePlan, window: SampleWindow) -> ResourcePlan:
-    return merge_plans(plan, empty_plan(*window.notes))
+def _with_notes(advice: Advice, window: SampleWindow) -> Advice:
+    return merge_advice(advice, empty_advice(*window.notes))

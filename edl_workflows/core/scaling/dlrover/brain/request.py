@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from edl_workflows.core.scaling.dlrover.brain.fairness import WorkerClaim
 from edl_workflows.core.scaling.dlrover.ps_stages import WorkerPhase
-from edl_workflows.core.scaling.dlrover.resources import OptimizerJob, ResourcePlan
+from edl_workflows.core.scaling.dlrover.resources import Advice, OptimizerJob
 from edl_workflows.core.scaling.dlrover.sample_window import LEAST, SampleWindow
 from edl_workflows.core.scaling.dlrover.samples import JobSample, mean, valid_samples
 
@@ -79,7 +79,7 @@ class BrainRequest:
     capacity: Mapping[str, float] = field(default_factory=dict)
 
 
-BrainAlgorithm = Callable[[BrainRequest], ResourcePlan]
+BrainAlgorithm = Callable[[BrainRequest], Advice]
 
 
 def former_samples(record: FormerJob) -> tuple[JobSample, ...]:

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from edl_workflows.core.scaling.dlrover.bounds import (
-    bound_plan,
+    bound_advice,
     count_fixed_trainers,
     first_size,
     job_problems,
@@ -23,10 +23,10 @@ from edl_workflows.core.scaling.dlrover.resources import (
     PS,
     TRAINERS,
     WORKER,
+    Advice,
     NodeSize,
-    ResourcePlan,
-    empty_plan,
-    group_plan,
+    empty_advice,
+    role_advice,
 )
 from edl_workflows.core.scaling.dlrover.sample_window import SampleWindow, sample_window
 from edl_workflows.core.scaling.dlrover.samples import valid_samples
@@ -42,7 +42,7 @@ MEMORY_MARGIN, MAX_MEMORY_STEP, CPU_MARGIN = 0.2, 8_192.0, 1.0
 _ROUNDING = 1e-9
 
 
-def optimize_job_worker_create_resource(request: BrainRequest) -> ResourcePlan:
+def optimize_job_worker_create_resource(request: BrainRequest) -> Advice:
     """A new job's first worker.
 
     cores = ⌈the most cores that any worker of a completed job used⌉, at least 12; memory = 1.5 · the most
@@ -50,9 +50,9 @@ def optimize_job_worker_create_resource(request: BrainRequest) -> ResourcePlan:
     """
     role = request.job.roles.get(WORKER)
     if wrong := job_problems(request.job):
-        return empty_plan(*wrong)
+        return empty_advice(*wrong)
     if role is None:
-        return empty_plan("the job has no workers")
+        return empty_advice("the job has no workers")
     used = [
         node
         for record in request.history
@@ -69,12 +69,12 @@ def optimize_job_worker_create_resource(request: BrainRequest) -> ResourcePlan:
         if used
         else "no completed job tells what a worker needs"
     )
-    return bound_plan(
-        request.job, group_plan(WORKER, reason, 1 if role.count == 0 else None, size), tolerance=0.0
+    return bound_advice(
+        request.job, role_advice(WORKER, reason, 1 if role.count == 0 else None, size), tolerance=0.0
     )
 
 
-def optimize_job_worker_create_oom_resource(request: BrainRequest) -> ResourcePlan:
+def optimize_job_worker_create_oom_resource(request: BrainRequest) -> Advice:
     """Workers ran out of memory.
 
     They get the most that a worker of a former job used (1.2 times that if it ran out of memory), or 4 GB
@@ -82,9 +82,9 @@ def optimize_job_worker_create_oom_resource(request: BrainRequest) -> ResourcePl
     """
     job = request.job
     if wrong := job_problems(job):
-        return empty_plan(*wrong)
+        return empty_advice(*wrong)
     if not any(node.oom for node in job.of(WORKER)):
-        return empty_plan("no worker ran out of memory")
+        return empty_advice("no worker ran out of memory")
     validation = valid_samples(job.samples)
     has = max((node.resource.memory or 0.0 for node in job.of(WORKER)), default=0.0)
     own = max(has, job.roles[WORKER].resource.memory or 0.0)
@@ -94,16 +94,16 @@ def optimize_job_worker_create_oom_resource(request: BrainRequest) -> ResourcePl
         )
     memory = max(own + min(own, OOM_STEP), *_former_memory(request), 0.0)
     if memory == 0:
-        return empty_plan(
+        return empty_advice(
             "neither the workers' memory nor that of former jobs is known", *validation.problems
         )
     reason = f"a worker ran out of memory with {own:g} MiB"
-    return bound_plan(
-        job, group_plan(WORKER, reason, size=NodeSize(memory=float(math.ceil(memory)))), tolerance=0.0
+    return bound_advice(
+        job, role_advice(WORKER, reason, size=NodeSize(memory=float(math.ceil(memory)))), tolerance=0.0
     )
 
 
-def optimize_job_worker_resource(request: BrainRequest) -> ResourcePlan:
+def optimize_job_worker_resource(request: BrainRequest) -> Advice:
     """As many workers as the parameter servers can serve.
 
     n is the present number of workers, u the largest fraction of its cores that a server used.
@@ -119,13 +119,13 @@ def optimize_job_worker_resource(request: BrainRequest) -> ResourcePlan:
     Upstream rounds n' up. Its last workers then exhaust a server, are removed, and are added again.
     """
     window = sample_window(request.job, RECORDS)
-    if isinstance(window, ResourcePlan):
+    if isinstance(window, Advice):
         return window
     used = window.utilisation()
     if used is None:
-        return empty_plan("a parameter server has no cpu size: how busy it is can't be told", *window.notes)
+        return empty_advice("a parameter server has no cpu size: how busy it is can't be told", *window.notes)
     if used == 0 or window.speed == 0:
-        return empty_plan(
+        return empty_advice(
             "no use of parameter servers or no step was measured yet", *window.notes, waiting=True
         )
     count, reason = _count(window, request, used)
@@ -134,26 +134,26 @@ def optimize_job_worker_resource(request: BrainRequest) -> ResourcePlan:
         cpu=float(math.ceil(window.most("cpu", *TRAINERS) + CPU_MARGIN)),
         memory=float(math.ceil(memory + min(MEMORY_MARGIN * memory, MAX_MEMORY_STEP))) or None,
     )
-    proposal = group_plan(WORKER, reason, count - count_fixed_trainers(request.job), size)
-    return bound_plan(request.job, replace(proposal, notes=window.notes))
+    proposal = role_advice(WORKER, reason, count - count_fixed_trainers(request.job), size)
+    return bound_advice(request.job, replace(proposal, notes=window.notes))
 
 
-def optimize_job_fair_share(request: BrainRequest) -> ResourcePlan:
+def optimize_job_fair_share(request: BrainRequest) -> Advice:
     """Reduce a job to its fair share of a cluster that is too small for all jobs (`fairness.fair_shares`).
 
     It only removes workers; other algorithms let a job grow within its share (see `algorithms.optimize_job`).
     """
     job = request.job
     if wrong := job_problems(job):
-        return empty_plan(*wrong)
+        return empty_advice(*wrong)
     share = fair_share(request)
     if isinstance(share, str):
-        return empty_plan(share)
+        return empty_advice(share)
     if WORKER not in job.roles or job.roles[WORKER].count <= share:
-        return empty_plan(f"the job's fair share is {share} workers, and it has no more")
+        return empty_advice(f"the job's fair share is {share} workers, and it has no more")
     peers = len(request.claims) - 1
-    return bound_plan(
-        job, group_plan(WORKER, f"its fair share beside {peers} other jobs is {share} workers", share)
+    return bound_advice(
+        job, role_advice(WORKER, f"its fair share beside {peers} other jobs is {share} workers", share)
     )
 
 

@@ -5,16 +5,19 @@ import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
+
+import yaml
 
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.schemas.structural import Path, spell_path
 from edl_workflows.pipelines.argo.api import GROUP
-from edl_workflows.pipelines.argo.lint import documents, schema
+from edl_workflows.pipelines.argo.lint import schema
 from edl_workflows.pipelines.argo.lint.findings import Finding, Rule, Severity
 from edl_workflows.pipelines.argo.lint.schema import Placeholder, Schemas
 from edl_workflows.pipelines.argo.lint.workflow import Spec, Template, as_mapping, as_text
+from edl_workflows.pipelines.install.crds import crd_of_kind
+from edl_workflows.pipelines.manifests.manifest import Loader, YamlError, read_yaml
 
 NO_YAML = Rule(
     "manifest-yaml",
@@ -61,7 +64,7 @@ def resource_object(template: Template) -> ResourceObject | None:
     """The object in a template's manifest; None if there is no manifest or it cannot be parsed."""
     try:
         value = _read(as_text(template.part("resource").get("manifest")))
-    except ValueError:
+    except YamlError:
         return None
     if not isinstance(value, Mapping):
         return None
@@ -76,13 +79,30 @@ def resource_object(template: Template) -> ResourceObject | None:
     )
 
 
+class _Scalar(str):
+    """The text of a scalar, and whether it was quoted or a block scalar."""
+
+    quoted = False
+
+
+class _StyledLoader(Loader):
+    """Reads scalars as their texts, because quotes matter around placeholders."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        if not isinstance(node, yaml.ScalarNode):
+            return super().construct_object(node, deep)
+        scalar = _Scalar(node.value)
+        scalar.quoted = bool(node.style)
+        return scalar
+
+
 @functools.lru_cache(maxsize=256)
 def _read(manifest: str) -> Any:
     """Parse a manifest. As in Argo, placeholders are taken out before YAML is parsed; they are put back as
     values.
 
     Raises:
-        ValueError: it is not YAML.
+        YamlError: it is not YAML.
     """
     placeholders: list[str] = []
 
@@ -90,7 +110,10 @@ def _read(manifest: str) -> Any:
         placeholders.append(match[0])
         return _MARK.format(len(placeholders) - 1)
 
-    return _restored(documents.parse_styled(_TAG.sub(mark, manifest)), placeholders)
+    parsed = list(read_yaml(_TAG.sub(mark, manifest), loader=_StyledLoader))
+    if not parsed:
+        raise YamlError("it is empty")
+    return _restored(parsed[0].value, placeholders)
 
 
 def _restored(value: Any, placeholders: list[str]) -> Any:
@@ -98,10 +121,10 @@ def _restored(value: Any, placeholders: list[str]) -> Any:
         return {_unmarked(key, placeholders): _restored(child, placeholders) for key, child in value.items()}
     if isinstance(value, list):
         return [_restored(child, placeholders) for child in value]
-    if not _MARKED.search(value.text):
-        return documents.plain_value(value)
-    whole = bool(_MARKED.fullmatch(value.text.strip()))
-    return Placeholder(_unmarked(value.text, placeholders), quoted=value.quoted, whole=whole)
+    if not _MARKED.search(value):
+        return str(value) if value.quoted else yaml.load(str(value) or "null", Loader)  # noqa: S506 - a safe one
+    whole = bool(_MARKED.fullmatch(value.strip()))
+    return Placeholder(_unmarked(value, placeholders), quoted=value.quoted, whole=whole)
 
 
 def _unmarked(marked: str, placeholders: list[str]) -> str:
@@ -117,8 +140,9 @@ def _manifests(spec: Spec) -> Iterator[Finding]:
         action = as_text(template.part("resource").get("action"))
         try:
             value = _read(manifest)
-        except ValueError as error:
-            yield NO_YAML.at(path, f"the manifest of {template} is not valid YAML: {error}")
+        except YamlError as error:
+            at = f" in line {error.line} of it" if error.line else ""
+            yield NO_YAML.at(path, f"the manifest of {template} can't be read: {error}{at}")
             continue
         if action in ("create", "apply", "replace"):
             yield from _object(template, value, path)
@@ -148,12 +172,9 @@ def _schemas(version: str, kind: str) -> Schemas | None:
 @functools.cache
 def _ours() -> Mapping[tuple[str, str], Schemas]:
     """The definitions of our own kinds, by apiVersion and kind."""
-    import yaml
-
     schemas = {}
     for kind in KINDS:
-        file = resources.files("edl_workflows.core.jobs") / "crds" / f"{kind.source.api.plural}.yaml"
-        definition = yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader)["spec"]
+        definition = crd_of_kind(kind)["spec"]
         for version in definition["versions"]:
             key = (f"{definition['group']}/{version['name']}", kind.name)
             schemas[key] = Schemas("", {kind.name: version["schema"]["openAPIV3Schema"]})

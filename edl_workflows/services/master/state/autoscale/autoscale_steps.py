@@ -1,8 +1,9 @@
-"""Connects the master's own plans with the rest of the state: when the optimizer is asked, how its answer is
-applied, and how nodes that stay pending are shrunk. Also describes the job to optimizers (`planned_job`).
+"""Connects the autoscaling of the master's own job with the rest of the state: when the optimizer is asked,
+how its answer is applied, and how nodes that stay pending are shrunk. Also describes the job to optimizers
+(`optimizer_job`).
 
-A plan is stored before its ScalePlan is created, under a name derived from its number, and is then carried
-out like any manual plan. The job's status shows the plan even if the master may not carry it out.
+A decision is stored before its ScalePlan is created, under a name derived from its number, and is then
+carried out like any manual plan. The job's status shows the advice even if the master may not carry it out.
 """
 
 import math
@@ -16,36 +17,35 @@ from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol.metrics import choose_charted
 from edl_workflows.core.protocol.nodes import ServerChanges
 from edl_workflows.core.scaling.dlrover import resources
-from edl_workflows.core.scaling.dlrover.allreduce import WorldSize, workers_plan
+from edl_workflows.core.scaling.dlrover.allreduce import WorldSize, advise_worker_count
 from edl_workflows.core.scaling.dlrover.ps_stages import (
     OptimizerStage,
     StageProgress,
     advance_stage,
     optimize_locally,
 )
-from edl_workflows.core.scaling.dlrover.recovery import PENDING_SECONDS, pending_cut_plan
+from edl_workflows.core.scaling.dlrover.recovery import PENDING_SECONDS, advise_pending_cut
 from edl_workflows.core.scaling.dlrover.resources import (
+    Advice,
     OptimizerJob,
     OptimizerRole,
     Range,
     ResourceLimits,
-    ResourcePlan,
     UserBounds,
-    empty_plan,
+    empty_advice,
     scale_plan_spec,
 )
 from edl_workflows.core.scaling.dlrover.samples import NodeSample
-from edl_workflows.services.master.state.autoscale import own_plans
-from edl_workflows.services.master.state.autoscale.own_plans import (
+from edl_workflows.services.master.state.autoscale import autoscale_state
+from edl_workflows.services.master.state.autoscale.autoscale_state import (
     STARTING_SAMPLES,
     AutoscalingIntervals,
     AutoscalingState,
     OptimizerAnswer,
 )
 from edl_workflows.services.master.state.job import JobState
-from edl_workflows.services.master.state.nodes import replicas
 from edl_workflows.services.master.state.nodes.registry import JobNode, NodeStatus
-from edl_workflows.services.master.state.plans.plan_run import PlanRun
+from edl_workflows.services.master.state.rollouts.rollout import Rollout
 from edl_workflows.services.master.state.settings import MIB, merge_resources
 from edl_workflows.services.master.state.versions import cluster_versions
 from edl_workflows.services.master.state.versions.cluster_versions import ChangeCause
@@ -76,15 +76,15 @@ def autoscaling_intervals(state: JobState) -> AutoscalingIntervals:
     return AutoscalingIntervals(state.settings.timeouts.autoscale)
 
 
-def plans_own_size(state: JobState) -> bool:
-    """Whether the master plans counts and sizes at all."""
+def scales_itself(state: JobState) -> bool:
+    """Whether the master changes counts and sizes at all."""
     return state.settings.optimizing.mode is not OptimizeMode.MANUAL
 
 
 def uses_brain(state: JobState) -> bool:
-    """Whether the job's plans come from Brain as long as it answers.
+    """Whether the job's advice comes from Brain as long as it answers.
 
-    Brain has no rules for collective jobs: it receives their samples, but their plans are made locally.
+    Brain has no rules for collective jobs: it receives their samples, but their advice is made locally.
     """
     return state.settings.optimizing.mode is OptimizeMode.CLUSTER
 
@@ -104,8 +104,8 @@ def first_request(state: JobState, now: float) -> OptimizerRequest | None:
         return None  # its global batch depends on the number of workers it begins with
     new = state.autoscaling.progress.stage is OptimizerStage.CREATE and not state.nodes.next_ids
     return (
-        OptimizerRequest(StageProgress(), planned_job(state, now), uses_brain(state))
-        if new and plans_own_size(state)
+        OptimizerRequest(StageProgress(), optimizer_job(state, now), uses_brain(state))
+        if new and scales_itself(state)
         else None
     )
 
@@ -113,7 +113,7 @@ def first_request(state: JobState, now: float) -> OptimizerRequest | None:
 def apply_first_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswer, now: float) -> None:
     """Apply the answer to `first_request`. No node exists yet, so the counts change without a ScalePlan."""
     if state.settings.optimizing.allowed:
-        for role, request in scale_plan_spec(answer.plan, asked.job).replica_resource_specs.items():
+        for role, request in scale_plan_spec(answer.advice, asked.job).replica_resource_specs.items():
             state.counts[role] = state.counts.get(role, 0) if request.replicas is None else request.replicas
             state.sizes[role] = merge_resources(request.resource, state.sizes.get(role, NodeResource()))
     _show_answer(state, asked, answer, now)
@@ -122,13 +122,13 @@ def apply_first_answer(state: JobState, asked: OptimizerRequest, answer: Optimiz
 
 def next_request(state: JobState, now: float) -> OptimizerRequest | None:
     """The question to ask now; None if there is none."""
-    if not plans_own_size(state) or state.settings.suspend or state.outcome is not None:
+    if not scales_itself(state) or state.settings.suspend or state.outcome is not None:
         return None
     # No optimizer was asked when this job was created, and it is too late for that stage now.
     progress = state.autoscaling.progress
     if progress.stage is OptimizerStage.CREATE:
         progress = replace(progress, stage=OptimizerStage.WORKER_INITIAL)
-    if not _is_training(state) or _plan_under_way(state):
+    if not (state.versions.settled and state.steps.step > 0) or _plan_under_way(state):
         return None
     if now - state.volatile.statistics.same_since < autoscaling_intervals(state).steady:
         return None
@@ -140,9 +140,9 @@ def next_request(state: JobState, now: float) -> OptimizerRequest | None:
             limits.min_nodes, limits.max_nodes, limits.node_unit, dict(state.volatile.statistics.world_speeds)
         )
         return OptimizerRequest(
-            replace(progress, stage=OptimizerStage.RUNNING), planned_job(state, now), world=size
+            replace(progress, stage=OptimizerStage.RUNNING), optimizer_job(state, now), world=size
         )
-    return OptimizerRequest(progress, planned_job(state, now), uses_brain(state))
+    return OptimizerRequest(progress, optimizer_job(state, now), uses_brain(state))
 
 
 def answer_if_too_early(asked: OptimizerRequest) -> OptimizerAnswer | None:
@@ -151,43 +151,42 @@ def answer_if_too_early(asked: OptimizerRequest) -> OptimizerAnswer | None:
     if asked.progress.stage is not OptimizerStage.WORKER_INITIAL or made >= STARTING_SAMPLES:
         return None
     note = f"{made} samples show progress; {STARTING_SAMPLES} are needed to begin"
-    return OptimizerAnswer(empty_plan(note, waiting=True), asked.progress)
+    return OptimizerAnswer(empty_advice(note, waiting=True), asked.progress)
 
 
 def local_answer(asked: OptimizerRequest, now: float) -> OptimizerAnswer:
     if asked.world is not None:
-        return OptimizerAnswer(workers_plan(asked.job, asked.world), asked.progress)
+        return OptimizerAnswer(advise_worker_count(asked.job, asked.world), asked.progress)
     return answer_if_too_early(asked) or OptimizerAnswer(
         *advance_stage(asked.progress, asked.job, now, optimize_locally)
     )
 
 
 def apply_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswer, now: float) -> None:
-    """Store an optimizer's answer to `next_request`: open its plan if the master may carry it out, and
-    show the answer in the job's status.
+    """Store an optimizer's answer to `next_request`: open a ScalePlan if the master may carry the advice out,
+    and show the answer in the job's status.
 
     The answer is dropped if the job has changed since the request.
     """
     present = next_request(state, now)
     if present is None or _shape_of(present.job) != _shape_of(asked.job):
         return
-    plan = answer.plan
-    if plan.empty:
+    if answer.advice.empty:
         state.autoscaling = replace(state.autoscaling, progress=answer.progress)
     elif state.settings.optimizing.allowed:
-        state.autoscaling = own_plans.open_plan(
-            state.autoscaling, _plan_spec(plan, asked.job), answer.progress, now
+        state.autoscaling = autoscale_state.open_plan(
+            state.autoscaling, _plan_spec(answer.advice, asked.job), answer.progress, now
         )
     _show_answer(state, asked, answer, now)
 
 
 def settle_autoscaling(state: JobState, now: float) -> None:
     """Follow the open plan, and shrink nodes that stay pending."""
-    if state.autoscaling.shown is not None and not plans_own_size(state):
+    if state.autoscaling.shown is not None and not scales_itself(state):
         # The master no longer decides; a plan under way continues.
         state.autoscaling = replace(state.autoscaling, shown=None)
     _follow_open_plan(state, now)
-    if state.settings.optimizing.allowed and plans_own_size(state):
+    if state.settings.optimizing.allowed and scales_itself(state):
         _shrink_pending(state, now)
 
 
@@ -198,21 +197,17 @@ def note_refused_plan(state: JobState, number: int, reason: str, now: float) -> 
         _fail_open_plan(state, f"{about.open.name(state.settings.name)} could not be made: {reason}", now)
 
 
-def why_forbidden(state: JobState, run: PlanRun) -> str:
+def why_forbidden(state: JobState, rollout: Rollout) -> str:
     """Why one of the master's own plans must not begin any more; "" if it may, and for any other plan.
 
     The scale stage of a pipeline switches autoscaling off. The count that it sets must stay, even if a plan
     of the master is still queued behind the stage's plan.
     """
     made = range(1, state.autoscaling.last_number + 1)
-    own = run.name in {names.own_plan_name(state.settings.name, number) for number in made[-2:]}
-    if not own or (state.settings.optimizing.allowed and plans_own_size(state)):
+    own = rollout.name in {names.own_plan_name(state.settings.name, number) for number in made[-2:]}
+    if not own or (state.settings.optimizing.allowed and scales_itself(state)):
         return ""
     return "autoscaling of the job was switched off"
-
-
-def _is_training(state: JobState) -> bool:
-    return state.versions.settled and state.steps.step > 0
 
 
 def _plan_under_way(state: JobState) -> bool:
@@ -223,9 +218,9 @@ def _plan_under_way(state: JobState) -> bool:
     )
 
 
-def _plan_spec(plan: ResourcePlan, job: OptimizerJob) -> ScalePlanSpec:
-    reason = "; ".join(f"{key}: {text}" for key, text in sorted(plan.reasons.items()))
-    return scale_plan_spec(plan, job).model_copy(update={"reason": reason[:MAX_REASON]})
+def _plan_spec(advice: Advice, job: OptimizerJob) -> ScalePlanSpec:
+    reason = "; ".join(f"{key}: {text}" for key, text in sorted(advice.reasons.items()))
+    return scale_plan_spec(advice, job).model_copy(update={"reason": reason[:MAX_REASON]})
 
 
 def _shape_of(job: OptimizerJob) -> object:
@@ -234,15 +229,15 @@ def _shape_of(job: OptimizerJob) -> object:
 
 
 def _show_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswer, now: float) -> None:
-    plan, about, optimizing = answer.plan, state.autoscaling, state.settings.optimizing
-    spec = scale_plan_spec(plan, asked.job)
-    notes = [*plan.notes, *_own_notes(about, optimizing.problem)]
+    advice, about, optimizing = answer.advice, state.autoscaling, state.settings.optimizing
+    spec = scale_plan_spec(answer.advice, asked.job)
+    notes = [*advice.notes, *_own_notes(about, optimizing.problem)]
     fresh = AutoscalingStatus(
         optimizer=answer.optimizer,
         stage=asked.progress.stage,
         replica_resource_specs=spec.replica_resource_specs,
         migrate_pods=spec.migrate_pods,
-        reasons=dict(plan.reasons),
+        reasons=dict(advice.reasons),
         notes=notes[:MAX_NOTES],
         time=datetime.fromtimestamp(math.floor(now), UTC),
     )
@@ -257,28 +252,32 @@ def _own_notes(about: AutoscalingState, problem: str) -> list[str]:
 
 
 def _follow_open_plan(state: JobState, now: float) -> None:
-    plan = state.autoscaling.open
-    if plan is None:
+    decision = state.autoscaling.open
+    if decision is None:
         return
-    name = plan.name(state.settings.name)
-    run = state.plan if state.plan is not None and state.plan.name == name else None
+    name = decision.name(state.settings.name)
+    rollout = state.plan if state.plan is not None and state.plan.name == name else None
     listed = next((seen for seen in state.volatile.plans_seen or () if seen.name == name), None)
-    phase = run.phase if run is not None else listed.phase if listed is not None else None
+    phase = rollout.phase if rollout is not None else listed.phase if listed is not None else None
     if phase is ScalePlanPhase.SUCCEEDED:
-        state.autoscaling = own_plans.close_succeeded_plan(state.autoscaling, name)
+        state.autoscaling = autoscale_state.close_succeeded_plan(state.autoscaling, name)
     elif phase is ScalePlanPhase.FAILED:
-        reason = f"{run.reason}: {run.message}" if run is not None else "see its status"
+        reason = f"{rollout.reason}: {rollout.message}" if rollout is not None else "see its status"
         _fail_open_plan(state, f"{name} ({reason})", now)
     elif listed is not None:
-        state.autoscaling = own_plans.mark_plan_seen(state.autoscaling)
-    elif run is None and plan.seen and state.volatile.plans_seen is not None:
+        state.autoscaling = autoscale_state.mark_plan_seen(state.autoscaling)
+    elif rollout is None and decision.seen and state.volatile.plans_seen is not None:
         _fail_open_plan(state, f"{name} was deleted", now)
-    elif run is None and not plan.seen and not (state.settings.optimizing.allowed and plans_own_size(state)):
-        state.autoscaling = own_plans.withdraw_plan(state.autoscaling)
+    elif (
+        rollout is None
+        and not decision.seen
+        and not (state.settings.optimizing.allowed and scales_itself(state))
+    ):
+        state.autoscaling = autoscale_state.withdraw_plan(state.autoscaling)
 
 
 def _fail_open_plan(state: JobState, reason: str, now: float) -> None:
-    about = own_plans.close_failed_plan(state.autoscaling, reason, now)
+    about = autoscale_state.close_failed_plan(state.autoscaling, reason, now)
     if about.shown is not None:
         notes = [*about.shown.notes[: MAX_NOTES - 1], f"the last plan failed: {about.problem}"]
         about = replace(about, shown=about.shown.model_copy(update={"notes": notes}))
@@ -294,30 +293,29 @@ def _shrink_pending(state: JobState, now: float) -> None:
     if late <= state.volatile.uncut or (change is not None and change.cause is ChangeCause.PLAN):
         return
     state.volatile.uncut |= late
-    job = planned_job(state, now)
-    plan = pending_cut_plan(job, now)
-    if not plan.node_resources:
+    job = optimizer_job(state, now)
+    advice = advise_pending_cut(job, now)
+    if not advice.node_resources:
         return
-    sizes = {pod.name: pod.resource for pod in scale_plan_spec(plan, job).migrate_pods}
+    sizes = {pod.name: pod.resource for pod in scale_plan_spec(advice, job).migrate_pods}
     for pod, size in sizes.items():
         node = state.nodes.by_pod(state.settings.name, pod)
-        assert node is not None, "plans name present nodes only"
-        reason = f"{node} is made smaller: {plan.reasons[pod]}"
+        assert node is not None, "advice names present nodes only"
+        reason = f"{node} is made smaller: {advice.reasons[pod]}"
         _replace_resized(state, node, merge_resources(size, node.resource), reason, now)
     progress = state.autoscaling.progress
-    _show_answer(state, OptimizerRequest(progress, job), OptimizerAnswer(plan, progress), now)
+    _show_answer(state, OptimizerRequest(progress, job), OptimizerAnswer(advice, progress), now)
 
 
 def _replace_resized(state: JobState, node: JobNode, size: NodeResource, reason: str, now: float) -> None:
-    replicas.replace_nodes(state.nodes, [(node, size)], now)
-    fresh = state.nodes.at_rank(node.type, node.rank)
-    assert fresh is not None, "it was just created"
-    state.nodes.change(fresh, why=reason)
+    fresh = replace(state.nodes.new_successor(node, now, size, node.relaunches), why=reason)
+    state.nodes.release(node, now)
+    state.nodes.replace_by(node, fresh)
     if node.type == names.PS_TYPE:
         state.versions = cluster_versions.follow_replacements(state.versions, {node.id: fresh.id})
 
 
-def planned_job(state: JobState, now: float) -> OptimizerJob:
+def optimizer_job(state: JobState, now: float) -> OptimizerJob:
     """Describe the job to optimizers (`edl_workflows.core.scaling.dlrover.resources.OptimizerJob`).
 
     Released nodes are left out, even if their pods still run.
@@ -330,12 +328,12 @@ def planned_job(state: JobState, now: float) -> OptimizerJob:
 
 
 def job_with_oom(state: JobState, node: JobNode, now: float) -> OptimizerJob:
-    """Describe the job (`planned_job`) together with a node that ran out of memory.
+    """Describe the job (`optimizer_job`) together with a node that ran out of memory.
 
     The node's role counts as scalable: a replacement may get more memory even if no autoscaler may change the
     role.
     """
-    job = planned_job(state, now)
+    job = optimizer_job(state, now)
     ill = replace(_node(state, node, now), pending_since=None, oom=True)
     role = replace(job.roles[node.type], auto_scale=True)
     return replace(job, roles={**job.roles, node.type: role}, nodes=(*job.nodes, ill))

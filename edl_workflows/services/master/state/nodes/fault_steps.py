@@ -2,7 +2,7 @@
 
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol.datasets import TaskType
-from edl_workflows.core.protocol.node_check import CheckMember, CheckRound
+from edl_workflows.core.protocol.nodes import CheckMember, CheckRound
 from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.nodes import node_check
 from edl_workflows.services.master.state.nodes.registry import ExitReason, JobNode, NodeStatus
@@ -40,6 +40,8 @@ def end_node(
 def forget_processes(state: JobState, node: JobNode) -> None:
     state.shards.release_node(node.ref)
     state.versions = cluster_versions.forget_reports(state.versions, str(node))
+    if node.type == names.PS_TYPE:
+        state.versions = cluster_versions.forget_server(state.versions, node.id)
 
 
 def expire_leases(state: JobState, now: float) -> None:

@@ -149,6 +149,8 @@ class JobNode:
 class NodeRegistry:
     """All nodes that matter: those that run, and ended nodes on which something still depends.
 
+    An index of `JobNode` values. Each method either changes the index, or returns something.
+
     Args:
         nodes: the nodes that the previous master stored.
     """
@@ -173,6 +175,10 @@ class NodeRegistry:
         """The node; None if it never existed or is forgotten."""
         return self._nodes.get((node_type, node_id))
 
+    def find_all(self, refs: Iterable[tuple[str, int]]) -> list[JobNode]:
+        """The nodes with these types and ids, without forgotten ones."""
+        return [self._nodes[ref] for ref in refs if ref in self._nodes]
+
     def of(self, node_type: str) -> list[JobNode]:
         """All nodes of a type, by id."""
         return sorted((n for n in self._nodes.values() if n.type == node_type), key=lambda n: n.id)
@@ -188,23 +194,45 @@ class NodeRegistry:
     def by_pod(self, job: str, pod: str) -> JobNode | None:
         return next((n for n in self._nodes.values() if names.node_name(job, n.type, n.id) == pod), None)
 
-    def add(
-        self, node_type: str, rank: int, now: float, resource: NodeResource, relaunches: int = 0
-    ) -> JobNode:
-        node_id = self.next_ids.get(node_type, 0)
-        self.next_ids[node_type] = node_id + 1
-        node = JobNode(node_type, node_id, rank, now, resource=resource, relaunches=relaunches)
-        self._nodes[node_type, node_id] = node
-        return node
+    def new_nodes(
+        self, node_type: str, places: Iterable[tuple[int, NodeResource]], now: float
+    ) -> list[JobNode]:
+        """A node for each rank and size, with the next free ids; `add` enters them."""
+        first = self.next_ids.get(node_type, 0)
+        return [
+            JobNode(node_type, first + number, rank, now, resource=size)
+            for number, (rank, size) in enumerate(places)
+        ]
 
-    def change(self, node: JobNode, **values: Any) -> JobNode:
+    def new_successor(self, node: JobNode, now: float, resource: NodeResource, relaunches: int) -> JobNode:
+        """A node that can take the rank of `node`; `replace_by` enters it."""
+        (successor,) = self.new_nodes(node.type, [(node.rank, resource)], now)
+        return replace(successor, relaunches=relaunches)
+
+    def add(self, *nodes: JobNode) -> None:
+        for node in nodes:
+            self._nodes[node.type, node.id] = node
+            self.next_ids[node.type] = node.id + 1
+
+    def replace_by(self, node: JobNode, successor: JobNode) -> None:
+        """Add the successor of a node."""
+        self.add(successor)
+        self.change(node, replaced_by=successor.id)
+
+    def release(self, node: JobNode, now: float) -> None:
+        """Mark the node as no longer wanted: it is told to stop and is not replaced, and its pod is
+        removed.
+        """
+        if not node.released:
+            self.change(node, released_at=now, waiting=False)
+
+    def change(self, node: JobNode, **values: Any) -> None:
         """Replace fields of a node. A status never moves back."""
+        present = self._nodes[node.type, node.id]
         status = values.get("status")
-        if status is not None and (node.status.final or _ORDER[status] < _ORDER[node.status]):
+        if status is not None and (present.status.final or _ORDER[status] < _ORDER[present.status]):
             del values["status"]
-        changed = replace(self._nodes[node.type, node.id], **values)
-        self._nodes[node.type, node.id] = changed
-        return changed
+        self._nodes[node.type, node.id] = replace(present, **values)
 
     def forget(self, node: JobNode) -> None:
         self._nodes.pop((node.type, node.id), None)

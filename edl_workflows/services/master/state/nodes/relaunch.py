@@ -11,7 +11,7 @@ from edl_workflows.core.jobs.scale_plan.model import NodeResource
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol.nodes import CHECKPOINT_EXIT_CODE
 from edl_workflows.core.scaling.dlrover.bounds import size_range
-from edl_workflows.core.scaling.dlrover.recovery import oom_recovery_plan
+from edl_workflows.core.scaling.dlrover.recovery import advise_oom_recovery
 from edl_workflows.core.scaling.dlrover.resources import OptimizerJob
 from edl_workflows.services.master.state.nodes.registry import ExitReason, JobNode
 from edl_workflows.services.master.state.settings import JobSettings
@@ -37,7 +37,7 @@ class ExitRule:
         codes: exit codes with this meaning.
         budget: whether a replacement uses up the node's budget.
         always_only: whether the node is replaced only under restartPolicy Always.
-        more_memory: whether the replacement gets more memory (`oom_recovery_plan`).
+        more_memory: whether the replacement gets more memory (`advise_oom_recovery`).
     """
 
     when: str
@@ -146,16 +146,16 @@ def decide_replacement(
 def _more_memory(node: JobNode, job: OptimizerJob) -> NodeResource | str:
     """The replacement's size, or why it gets no more memory. Unlimited memory stays unlimited."""
     pod = names.node_name(job.name, node.type, node.id)
-    has = next(planned for planned in job.nodes if planned.name == pod).resource.memory
+    has = next(candidate for candidate in job.nodes if candidate.name == pod).resource.memory
     if not has:
         return node.resource
-    plan = oom_recovery_plan(job)
-    memory = plan.node_resources[pod].memory if pod in plan.node_resources else None
+    advice = advise_oom_recovery(job)
+    memory = advice.node_resources[pod].memory if pod in advice.node_resources else None
     if memory is None and has < size_range(job, node.type, "memory", has).high:
         # `resourceLimits` leaves no more memory now. Retry with the same size, until the budget is used up.
         return node.resource
     if memory is None:
-        return "; ".join(plan.notes)
+        return "; ".join(advice.notes)
     return node.resource.model_copy(update={"memory": f"{math.floor(memory)}Mi"})
 
 

@@ -1,11 +1,11 @@
-"""Adds and releases the nodes of a role until it has as many as wanted. Pure transitions of the registry.
+"""Decides which nodes of a role are added and released, until it has as many as wanted. Pure.
 
 Workers, chief and evaluators can be added and removed within a cluster version. Parameter servers, and the
 workers of a collective job, are members of a version: they are removed only when `cluster_versions` no longer
 keeps them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -24,8 +24,8 @@ def scale_role(
     size: NodeResource,
     now: float,
     versions: ClusterVersions | None = None,
-) -> list[JobNode]:
-    """Add or release nodes until `count` ranks are taken. A second call changes nothing.
+) -> tuple[list[JobNode], list[JobNode]]:
+    """Choose nodes to add or to release, so that `count` ranks are taken. Once that is done, there are none.
 
     Scaling up takes the lowest free ranks. A worker that succeeded, or was given up, keeps its rank and is
     not created again (DLRover creates it again). Scaling down first releases nodes whose rank a newer node
@@ -42,13 +42,11 @@ def scale_role(
             not released.
 
     Returns:
-        The nodes that were released.
+        The nodes to add, and those to release.
     """
-    taken = taken_ranks(registry, node_type)
-    for rank in free_ranks(taken, count - max(len(taken), len(registry.live(node_type)))):
-        registry.add(node_type, rank, now, size)
+    live, taken = registry.live(node_type), taken_ranks(registry, node_type)
+    free = free_ranks(taken, count - max(len(taken), len(live)))
     kept, leaving = (versions.kept, versions.leaving) if versions else (frozenset(), frozenset())
-    live = registry.live(node_type)
     too_many = len([node for node in live if node.id not in leaving]) - count
     newest = {node.rank: node.id for node in live}
     # The chief and other critical nodes are released last.
@@ -56,20 +54,7 @@ def scale_role(
         (node for node in live if node.id not in kept),
         key=lambda node: (settings.critical(node.type, node.rank), node.id == newest[node.rank], -node.id),
     )
-    return [release_node(registry, node, now) for node in line[: max(0, too_many)]]
-
-
-def release_node(registry: NodeRegistry, node: JobNode, now: float) -> JobNode:
-    """Mark the node as no longer wanted: it is told to stop and is not replaced, and its pod is removed."""
-    return node if node.released else registry.change(node, released_at=now, waiting=False)
-
-
-def replace_nodes(registry: NodeRegistry, sizes: Iterable[tuple[JobNode, NodeResource]], now: float) -> None:
-    """Replace each node by a new one with another size at the same rank."""
-    for node, size in sizes:
-        release_node(registry, node, now)
-        fresh = registry.add(node.type, node.rank, now, size, node.relaunches)
-        registry.change(node, replaced_by=fresh.id)
+    return registry.new_nodes(node_type, [(rank, size) for rank in free], now), line[: max(0, too_many)]
 
 
 def has_requested_nodes(registry: NodeRegistry, node_type: str, count: int) -> bool:
@@ -111,27 +96,19 @@ class MemberResize:
 
 def resize_servers(
     registry: NodeRegistry, ps: Sequence[int], resize: MemberResize, now: float
-) -> tuple[int, ...]:
-    """Create the nodes that `resize` needs in addition to the present servers `ps`.
+) -> tuple[tuple[int, ...], list[JobNode]]:
+    """Choose the servers of the next version, given the present servers `ps`.
 
     The replacement of a migrated server takes its rank. Added servers take the next ranks. If there are too
     many servers, those with the highest ranks are left out.
 
     Returns:
-        Ids of the target's members, by rank.
+        Ids of the target's members, by rank, and the nodes to add.
     """
     migrate = resize.migrate or {}
     count = len(ps) if resize.count is None else resize.count
-    target = []
-    for rank in range(count):
-        if rank >= len(ps):
-            target.append(registry.add(names.PS_TYPE, rank, now, resize.resource).id)
-        elif ps[rank] in migrate:
-            target.append(registry.add(names.PS_TYPE, rank, now, migrate[ps[rank]]).id)
-        else:
-            target.append(ps[rank])
-    return tuple(target)
-
-
-def first_servers(registry: NodeRegistry, count: int, resource: NodeResource, now: float) -> tuple[int, ...]:
-    return resize_servers(registry, (), MemberResize(count=count, resource=resource), now)
+    migrated = [(rank, migrate[ps[rank]]) for rank in range(min(count, len(ps))) if ps[rank] in migrate]
+    added = [(rank, resize.resource) for rank in range(len(ps), count)]
+    fresh = registry.new_nodes(names.PS_TYPE, [*migrated, *added], now)
+    target = dict(enumerate(ps[:count])) | {node.rank: node.id for node in fresh}
+    return tuple(target.values()), fresh

@@ -83,21 +83,21 @@ def find_hang(state: JobState, now: float) -> None:
     state.hangs, state.volatile.moved, step = seen
     if step is hang.HangStep.FOUND:
         state.volatile.hang_report = HangReport(state.hangs.dump, now)
-    if step is hang.HangStep.RESTART and not _fail_late_members(state, now):
-        version_steps.restart_processes(state, now)
+    if step is hang.HangStep.RESTART:
+        _restart_hanging(state, now)
 
 
-def _fail_late_members(state: JobState, now: float) -> bool:
-    """Fail the members for which others wait, if one of the others holds the model. Return whether it
-    was so.
+def _restart_hanging(state: JobState, now: float) -> None:
+    """Fail the members for which others wait, if one of the others holds the model. Otherwise restart all
+    processes.
     """
     absence = _absence(state, now)
     holders = {f"{names.WORKER_TYPE}-{node}" for node in state.holders}
     if absence is None or not holders.intersection(absence.waiting):
-        return False
+        version_steps.restart_processes(state, now)
+        return
     for node in absence.silent:
         _fail_member(state, absence, node, f"absent for {now - absence.since:.0f} s, and training hangs")
-    return True
 
 
 def _fail_member(state: JobState, absence: Absence, name: str, reason: str) -> None:

@@ -11,7 +11,8 @@ each function is one transition. The rules:
   some of them serve.
 * The members of the previous version are kept until the active one has made a step. `kept` lists every node
   that must not be removed; any other member may be. So no member is removed before its successor has
-  made a step.
+  made a step. Parameter servers keep their processes, too, with the variables: a rollback returns to them
+  (`VersionChange.processes`), and restores nothing.
 * Processes that can change their group while they run continue in the next version *in place*: nothing is
   restored as long as one of them holds the model. If several members hold the model together (a *replica
   group*), they continue together or not at all, because their connections to each other do not change.
@@ -116,6 +117,8 @@ class VersionChange:
         draining: whether processes of the active version are asked to stop between two steps.
         drained: nodes whose process has stopped.
         in_place: whether processes of the active version continue in the next one, with the model in memory.
+        processes: for each target node by rank, the earlier version for which its process was started, if all
+            of them still hold the variables of the version that trained last; else empty.
     """
 
     cause: ChangeCause
@@ -125,6 +128,7 @@ class VersionChange:
     draining: bool = False
     drained: tuple[str, ...] = ()
     in_place: bool = False
+    processes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,8 @@ class ClusterVersions:
         trained: the newest version that made a step.
         previous: members, by rank, of the last version that trained; empty once the active one has made a
             step.
+        previous_processes: for each of them, the version for which its process was started; empty if one of
+            these processes is gone.
     """
 
     last_number: int = 0
@@ -143,6 +149,7 @@ class ClusterVersions:
     trained: int = 0
     previous: tuple[int, ...] = ()
     change: VersionChange | None = None
+    previous_processes: tuple[int, ...] = ()
 
     @property
     def settled(self) -> bool:
@@ -162,6 +169,8 @@ class ClusterVersions:
     @property
     def next_processes(self) -> tuple[int, ...]:
         """`ClusterVersion.processes` of the next version."""
+        if self.change is not None and self.change.processes:
+            return self.change.processes
         if self.change is None or not self.change.in_place or self.active is None:
             return ()
         go_on = self.active.going_on(self.change.target)
@@ -188,6 +197,25 @@ def begin_change(
 ) -> ClusterVersions:
     """Begin a change, and abandon a change that is under way."""
     return replace(versions, change=VersionChange(cause, tuple(target), in_place=in_place))
+
+
+def begin_return(versions: ClusterVersions, target: Sequence[int]) -> ClusterVersions:
+    """Begin a rollback to the parameter servers of the version that trained last, and to the variables that
+    they hold, if all of them are still there."""
+    there = tuple(target) == versions.previous
+    processes = versions.previous_processes if there else ()
+    change = VersionChange(ChangeCause.ROLLBACK, tuple(target), processes=processes)
+    return replace(versions, change=change)
+
+
+def forget_server(versions: ClusterVersions, node: int) -> ClusterVersions:
+    """Record that the processes of a parameter server are gone, and the variables with them."""
+    if node in versions.previous:
+        versions = replace(versions, previous_processes=())
+    change = versions.change
+    if change is not None and change.processes and node in change.target:
+        versions = replace(versions, change=VersionChange(change.cause, change.target))
+    return versions
 
 
 def cancel_change(versions: ClusterVersions) -> ClusterVersions:
@@ -307,6 +335,9 @@ def activate_next(
         versions,
         active=fresh,
         previous=before.members if before and trained else versions.previous,
+        previous_processes=tuple(before.process_of(node) for node in before.members)
+        if before and trained
+        else versions.previous_processes,
         change=None,
     )
 
@@ -321,7 +352,7 @@ def report_trained(versions: ClusterVersions, version: int) -> ClusterVersions:
     """Record that a process made a step in a version. Only the active version counts."""
     if versions.active is None or version != versions.active.number or versions.trained == version:
         return versions
-    return replace(versions, trained=version, previous=())
+    return replace(versions, trained=version, previous=(), previous_processes=())
 
 
 def restored_target(nodes: Mapping[int, JobNode], members: Sequence[int]) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 A training group is a cluster version whose members are workers. Losing a member breaks the group: the
 survivors form the next one. Workers that join are admitted between two steps, after a drain and a checkpoint.
-Resizing by a ScalePlan is done by `plan_steps`.
+Resizing by a ScalePlan is done by `rollout_steps`.
 
 `next_group` is a pure function without memory, so joins, leaves and repeated reports may come in any order.
 It follows DLRover's rendezvous manager (and torch's elastic agents): a minimum and a maximum of nodes, in
@@ -18,6 +18,7 @@ from edl_workflows.core.kubernetes import names
 from edl_workflows.services.master.state import checkpoints
 from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.nodes import replicas
+from edl_workflows.services.master.state.nodes.registry import JobNode
 from edl_workflows.services.master.state.nodes.replicas import MemberResize
 from edl_workflows.services.master.state.settings import RendezvousLimits
 from edl_workflows.services.master.state.versions import cluster_versions, version_steps
@@ -167,8 +168,8 @@ def give_up_newcomers(state: JobState, until: float) -> None:
     state.volatile.newcomers_wait_until = until
 
 
-def resized_group(state: JobState, resize: MemberResize, now: float) -> tuple[int, ...]:
-    """The members of the group that a plan wants; creates the nodes that are missing.
+def resized_group(state: JobState, resize: MemberResize, now: float) -> tuple[tuple[int, ...], list[JobNode]]:
+    """The members of the group that a plan wants, and the nodes to add for it.
 
     The newest members leave first. A migrated worker leaves, and a new one replaces it. New members are
     ranked after those that stay. Where a replica group loses a member, its other members are ranked after the
@@ -183,19 +184,17 @@ def resized_group(state: JobState, resize: MemberResize, now: float) -> tuple[in
         for node in state.nodes.live(names.WORKER_TYPE)
         if node.id not in members and node.id not in migrate
     ]
-    added = spares[: count - len(stay)]
-    for node_id in stay:
-        if node_id in migrate:
-            leaves = state.nodes.find(names.WORKER_TYPE, node_id)
-            assert leaves is not None, "it was just found by its pod"
-            added.append(state.nodes.add(names.WORKER_TYPE, leaves.rank, now, migrate[node_id]).id)
+    joining = spares[: count - len(stay)]
+    workers = state.members_by_id
+    places = [(workers[node].rank, migrate[node]) for node in stay if node in migrate]
     taken = replicas.taken_ranks(state.nodes, names.WORKER_TYPE)
-    missing = count - len([node for node in stay if node not in migrate]) - len(added)
-    for rank in replicas.free_ranks(taken, missing):
-        added.append(state.nodes.add(names.WORKER_TYPE, rank, now, resize.resource).id)
+    missing = count - len(stay) - len(joining)
+    places += [(rank, resize.resource) for rank in replicas.free_ranks(taken, missing)]
+    added = state.nodes.new_nodes(names.WORKER_TYPE, places, now)
     stay = tuple(node for node in stay if node not in migrate)
     whole = state.versions.active.without(set(members) - set(stay))
-    return (*whole, *(node for node in stay if node not in whole), *added)
+    rest = [node for node in stay if node not in whole]
+    return (*whole, *rest, *joining, *(node.id for node in added)), added
 
 
 def _replace_broken_group(state: JobState, now: float) -> None:

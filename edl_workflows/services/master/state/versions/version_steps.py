@@ -21,12 +21,10 @@ from edl_workflows.services.master.state.versions import cluster_versions
 from edl_workflows.services.master.state.versions.cluster_versions import ChangeCause
 
 
-def replace_lost_node(state: JobState, node: JobNode, now: float) -> JobNode | None:
-    """Replace a lost node, once, and return the node that takes its rank; None if the node is given up."""
-    if node.replaced_by >= 0:
-        return state.nodes.find(node.type, node.replaced_by)
-    if node.given_up:
-        return None
+def replace_lost_node(state: JobState, node: JobNode, now: float) -> None:
+    """Replace a lost node, or give it up; once."""
+    if node.replaced_by >= 0 or node.given_up:
+        return
     job = job_with_oom(state, node, now) if node.exit_reason is ExitReason.OOM else None
     if job is not None:
         state.volatile.statistics.ooms += [ill for ill in job.nodes if ill.oom]
@@ -36,13 +34,12 @@ def replace_lost_node(state: JobState, node: JobNode, now: float) -> JobNode | N
         state.restarted(str(node), node.exit_reason or "", last, now, replaced=replaced)
     if decision.resource is None:
         state.nodes.change(node, given_up=decision.refused)
-        return None
-    fresh = state.nodes.add(node.type, node.rank, now, decision.resource, decision.relaunches)
+        return
+    fresh = state.nodes.new_successor(node, now, decision.resource, decision.relaunches)
     if decision.resource != node.resource:
         reason = f"{node} ran out of memory; {fresh} gets {decision.resource.memory}"
-        fresh = state.nodes.change(fresh, why=reason)
-    state.nodes.change(node, replaced_by=fresh.id)
-    return fresh
+        fresh = replace(fresh, why=reason)
+    state.nodes.replace_by(node, fresh)
 
 
 def advance_versions(state: JobState, now: float) -> None:
@@ -56,15 +53,33 @@ def advance_versions(state: JobState, now: float) -> None:
     if change.cause is not ChangeCause.PLAN:
         members = state.members_by_id
         lost = [members[node_id] for node_id in state.lost_members(change.target) if node_id in members]
-        fresh = {node.id: new.id for node in lost if (new := replace_lost_node(state, node, now)) is not None}
+        for node in lost:
+            replace_lost_node(state, node, now)
+        members = state.members_by_id
+        fresh = {node.id: successor for node in lost if (successor := members[node.id].replaced_by) >= 0}
         state.versions = cluster_versions.follow_replacements(state.versions, fresh)
     registered = frozenset(node.id for node in state.nodes.of(names.PS_TYPE) if node.registered)
     if state.checked:
         state.versions = cluster_versions.assign_number(state.versions, registered)
+    state.versions = cluster_versions.note_survivors_ready(state.versions, names.PS_TYPE)
     ready = cluster_versions.members_ready(state.versions, names.PS_TYPE)
-    if change.cause is not ChangeCause.PLAN and ready and _chief_is_there(state):
-        activate_version(state, state.checkpoints.newest)
+    if (
+        change.cause is not ChangeCause.PLAN
+        and ready
+        and (state.settings.has_ps or (state.chief is not None and state.chief.registered))
+    ):
+        _activate_restored(state)
     _release_unneeded(state, now)
+
+
+def _activate_restored(state: JobState) -> None:
+    """Activate a version that continues from the newest checkpoint, or with the variables of the previous
+    parameter servers. These are ready at once, so the version waits for its chief."""
+    change = state.versions.change
+    if change is None or not change.processes:
+        activate_version(state, state.checkpoints.newest)
+    elif str(state.chief) in change.ready:
+        activate_version(state, state.left_at)
 
 
 def _begin_change(state: JobState, now: float) -> None:
@@ -73,9 +88,11 @@ def _begin_change(state: JobState, now: float) -> None:
         return
     if versions.active is None:
         count = state.counts.get(names.PS_TYPE, 0) if state.settings.has_ps else 0
-        target = replicas.first_servers(
-            state.nodes, count, state.sizes.get(names.PS_TYPE, NodeResource()), now
+        size = state.sizes.get(names.PS_TYPE, NodeResource())
+        target, added = replicas.resize_servers(
+            state.nodes, (), replicas.MemberResize(count=count, resource=size), now
         )
+        state.nodes.add(*added)
         state.versions = cluster_versions.begin_change(versions, ChangeCause.INITIAL, target)
     elif state.lost_members(versions.active.members) or _chief_is_another(state) or state.starts_from_damaged:
         recover_version(state, now)
@@ -135,8 +152,8 @@ def call_back_finished(state: JobState, now: float) -> None:
         return
     for node in trainers:
         if node.completed and not node.released:
-            fresh = state.nodes.add(node.type, node.rank, now, node.resource, node.relaunches)
-            state.nodes.change(node, replaced_by=fresh.id)
+            successor = state.nodes.new_successor(node, now, node.resource, node.relaunches)
+            state.nodes.replace_by(node, successor)
 
 
 def _chief_is_another(state: JobState) -> bool:
@@ -147,13 +164,10 @@ def _chief_is_another(state: JobState) -> bool:
     return chief.live and chief.id != active.chief
 
 
-def _chief_is_there(state: JobState) -> bool:
-    return state.settings.has_ps or (state.chief is not None and state.chief.registered)
-
-
 def activate_version(state: JobState, saved: checkpoints.SavedCheckpoint | None) -> None:
     """Make the next version active, and return model and data to the checkpoint; in place, both stay as
-    they are."""
+    they are. If the previous parameter servers go on, only the data returns: they still hold the model of the
+    checkpoint."""
     if state.versions.change is not None and state.versions.change.in_place:
         state.versions = cluster_versions.activate_next(state.versions, None, replica_size=state.replica_size)
         state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
@@ -162,7 +176,8 @@ def activate_version(state: JobState, saved: checkpoints.SavedCheckpoint | None)
         return
     first = state.versions.active is None
     chief = -1 if state.settings.member_type or state.chief is None else state.chief.id
-    ref = saved.ref if saved else None
+    returns = state.versions.change is not None and bool(state.versions.change.processes)
+    ref = saved.ref if saved and not returns else None
     state.versions = cluster_versions.activate_next(state.versions, ref, chief, state.replica_size)
     if not first:
         state.shards.rollback(saved.position if saved else JobPosition())
@@ -193,4 +208,4 @@ def _release_unneeded(state: JobState, now: float) -> None:
     kept = state.versions.kept
     for node in state.nodes.live(names.PS_TYPE):
         if node.id not in kept:
-            replicas.release_node(state.nodes, node, now)
+            state.nodes.release(node, now)

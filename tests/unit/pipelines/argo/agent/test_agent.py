@@ -7,7 +7,7 @@ import pytest
 
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.kubernetes import names
-from edl_workflows.pipelines.argo.agent import progress, task_plan
+from edl_workflows.pipelines.argo.agent import progress, task_actions
 from edl_workflows.pipelines.argo.agent.deadlines import PASSED_ANNOTATION
 from edl_workflows.pipelines.argo.agent.run import ArgoAgent, ArgoAgentOptions
 from edl_workflows.pipelines.waiting.identity import OWNER_ANNOTATION, StageIdentity
@@ -310,7 +310,7 @@ def test_an_answer_half_taken_is_given_again_after_a_while(
 ) -> None:
     """If the controller died after removing the result and before removing the task, the result is written
     again after a while."""
-    monkeypatch.setattr(task_plan, "SETTLE_SECONDS", 0.5)
+    monkeypatch.setattr(task_actions, "SETTLE_SECONDS", 0.5)
     argo.start("w")
     with running(cluster):
         argo.add("w", "n1", body("submit", manifest=elastic_job(ends="Succeeded")))

@@ -18,7 +18,7 @@ from edl_workflows.core.jobs.scale_plan.model import (
 from edl_workflows.core.protocol.nodes import Usage
 from edl_workflows.core.scaling.dlrover.ps_stages import OptimizerStage
 from edl_workflows.services.master.state.autoscale import autoscale_steps
-from edl_workflows.services.master.state.autoscale.autoscale_steps import planned_job, usage_of
+from edl_workflows.services.master.state.autoscale.autoscale_steps import optimizer_job, usage_of
 from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.settings import AutoscalingSettings, RendezvousLimits, RoleSettings
 from tests.unit.services.master.simulated_collective_job import SimulatedCollectiveJob
@@ -172,14 +172,14 @@ def test_nodes_that_leave_are_not_counted() -> None:
     job = autoscaled_job()
     job.submit("up", ScalePlanSpec(replica_resource_specs={"worker": ReplicaResourceSpec(replicas=2)}))
     job.calm(10)
-    assert len(planned_job(job.state, job.now).of("worker")) == 2
+    assert len(optimizer_job(job.state, job.now).of("worker")) == 2
     job.submit("down", ScalePlanSpec(replica_resource_specs={"worker": ReplicaResourceSpec(replicas=1)}))
     while not any(node.released for node in job.state.nodes):
         job.observe()
         job.commit()
         job.record()
     assert len(job.state.nodes.of("worker")) == 2
-    assert len(planned_job(job.state, job.now).of("worker")) == 1
+    assert len(optimizer_job(job.state, job.now).of("worker")) == 1
     assert len(usage_of(job.state)) == 2
 
 
@@ -200,7 +200,7 @@ def test_absurd_reports_make_no_wild_plan(reports: list[tuple[float, float, floa
     job.now = max(job.now + jump, 1.0)
     job.state.shift_times(jump)
     pass_time(job, 200)
-    planned = planned_job(job.state, job.now)
+    planned = optimizer_job(job.state, job.now)
     assert sum(node.resource.cpu or 0.0 for node in planned.nodes) <= 40.0
     assert planned.roles["worker"].count <= 60
     shown = shown_plan(job)
@@ -260,4 +260,4 @@ def test_a_collective_job_keeps_to_its_bounds() -> None:
     small.kill(("worker", 1))
     small.observe()
     asked = autoscale_steps.next_request(small.state, small.now)
-    assert asked is None or autoscale_steps.local_answer(asked, small.now).plan.waiting
+    assert asked is None or autoscale_steps.local_answer(asked, small.now).advice.waiting

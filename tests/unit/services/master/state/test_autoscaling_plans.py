@@ -11,7 +11,7 @@ from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec, ScaleP
 from edl_workflows.core.scaling.dlrover.ps_stages import OptimizerStage
 from edl_workflows.services.master.state import views
 from edl_workflows.services.master.state.autoscale import autoscale_steps
-from edl_workflows.services.master.state.autoscale.own_plans import AutoscalingIntervals
+from edl_workflows.services.master.state.autoscale.autoscale_state import AutoscalingIntervals
 from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.settings import AutoscalingSettings, Timeouts
 from edl_workflows.services.master.state.stored_state import StoredState
@@ -92,7 +92,7 @@ def test_an_answer_about_a_job_that_changed_is_forgotten() -> None:
     asked = autoscale_steps.next_request(job.state, job.now)
     assert asked is not None
     answer = autoscale_steps.local_answer(asked, job.now)
-    assert not answer.plan.empty
+    assert not answer.advice.empty
     job.state.counts["worker"] = 2
     autoscale_steps.apply_answer(job.state, asked, answer, job.now)
     assert job.state.autoscaling.open is None

@@ -5,7 +5,12 @@ wrong.
 import pytest
 
 from edl_workflows.core.exceptions import ConflictError
-from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase, ScalePlanSpec
+from edl_workflows.core.jobs.scale_plan.model import (
+    NodeResource,
+    ReplicaResourceSpec,
+    ScalePlanPhase,
+    ScalePlanSpec,
+)
 from edl_workflows.core.protocol.cluster import CheckpointRef
 from edl_workflows.core.protocol.nodes import NodeRef, ProcessReport, ProcessState, Registration
 from edl_workflows.core.protocol.training import CheckpointBegin, CheckpointDamage, CheckpointEnd
@@ -97,8 +102,8 @@ def test_a_connected_process_has_not_trained_yet() -> None:
 
 
 def test_a_damaged_switch_checkpoint_rolls_the_migration_back() -> None:
-    """If the switch checkpoint is damaged, the plan fails, and the old servers continue from an intact
-    checkpoint."""
+    """If the switch checkpoint is damaged, the plan fails, and the old servers continue with the variables
+    that they still hold: no step is lost, although the newest intact checkpoint is older."""
     job, _ = job_with_checkpoints("ps=2,worker=1", 1)
     servers = ScalePlanSpec(replica_resource_specs={"ps": ReplicaResourceSpec(replicas=3)})
     job.submit("plan", servers)
@@ -112,7 +117,33 @@ def test_a_damaged_switch_checkpoint_rolls_the_migration_back() -> None:
     assert job.plans["plan"].phase is ScalePlanPhase.FAILED
     active = job.state.versions.active
     assert active is not None
-    assert active.members == (0, 1)
+    assert (active.members, active.processes, active.restore) == ((0, 1), (1, 1), None)
+    assert job.state.versions.settled
+    switched = job.state.left_at
+    assert switched is not None
+    assert switched.uri in job.damaged
+    assert job.saved[switched.uri] < job.models[active.number]
+    assert job.steps[active.number] > switched.step
+
+
+def test_old_servers_that_were_lost_too_are_replaced() -> None:
+    """If one of the old servers is lost after the switch, its variables are gone: the job continues from the
+    newest intact checkpoint, with the data position of that checkpoint."""
+    job, _ = job_with_checkpoints("ps=2,worker=1", 1)
+    job.submit("plan", ScalePlanSpec(migrate_ranks={0: NodeResource(), 1: NodeResource()}))
+    for _ in range(30):
+        for _ in job.everything():
+            run = job.state.plan
+            if run is not None and run.phase is ScalePlanPhase.VERIFYING and run.checkpoint is not None:
+                job.damaged = {run.checkpoint.uri}
+                if ("ps", 0) in job.pods:
+                    job.kill(("ps", 0))
+    job.calm(8)
+
+    assert job.plans["plan"].phase is ScalePlanPhase.FAILED
+    active = job.state.versions.active
+    assert active is not None
+    assert not any(active.processes)
     assert active.restore is not None
     assert active.restore.uri not in job.damaged
     assert job.state.versions.settled

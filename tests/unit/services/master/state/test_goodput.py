@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from edl_workflows.core.jobs.elastic_job.time_spent import TimeCause, whole_seconds
-from edl_workflows.services.master.state.goodput import Goodput, GoodputMeter, TrainingMoment, cut_save
+from edl_workflows.services.master.state.goodput import (
+    Goodput,
+    Moments,
+    TrainingMoment,
+    count_time,
+    cut_save,
+)
 
 Moment = tuple[float, TrainingMoment]
 
@@ -25,13 +31,15 @@ def _training(
 
 
 def _after(moments: Sequence[Moment]) -> Goodput:
-    return _goes_on(GoodputMeter(), Goodput(), moments)
+    return _goes_on(Goodput(), None, moments)[0]
 
 
-def _goes_on(meter: GoodputMeter, goodput: Goodput, moments: Sequence[Moment]) -> Goodput:
+def _goes_on(
+    goodput: Goodput, remembered: Moments | None, moments: Sequence[Moment]
+) -> tuple[Goodput, Moments | None]:
     for now, seen in moments:
-        goodput = meter.count(goodput, seen, now)
-    return goodput
+        goodput, remembered = count_time(goodput, remembered, seen, now)
+    return goodput, remembered
 
 
 def _start(cause: TimeCause, version: int = 0, step: int = 0) -> TrainingMoment:
@@ -131,10 +139,9 @@ def test_a_suspension_lasts_over_a_change_of_versions() -> None:
 
 def test_a_clock_that_is_set_counts_nothing() -> None:
     """If the clock is set forward by a year, that year counts neither as useful nor as elapsed time."""
-    meter = GoodputMeter()
     year = 31_536_000.0
-    before = _goes_on(meter, Goodput(), [*PENDING, *_training(120, 60, 1, 1)])
-    goodput = _goes_on(meter, before.shift_times(year), _training(181 + year, 19, 1, 62))
+    before, remembered = _goes_on(Goodput(), None, [*PENDING, *_training(120, 60, 1, 1)])
+    goodput, _ = _goes_on(before.shift_times(year), remembered, _training(181 + year, 19, 1, 62))
     assert goodput.useful == pytest.approx(80)
     assert goodput.elapsed(200 + year) == pytest.approx(100)
 
@@ -245,37 +252,35 @@ def test_the_time_without_a_master_is_training_if_steps_were_made() -> None:
     how many were made meanwhile.
     """
     before = _after([*PENDING, *_training(120, 60, 1, 1)])
-    meter = GoodputMeter()
-    taken_over = meter.count(before, TrainingMoment(1, 61, stepped=True), 200)
+    taken_over, remembered = count_time(before, None, TrainingMoment(1, 61, stepped=True), 200)
     assert whole_seconds(taken_over.parts(200))["masterDown"] == 20
-    went_on = meter.count(taken_over, TrainingMoment(1, 77, stepped=True), 201)
+    went_on, _ = count_time(taken_over, remembered, TrainingMoment(1, 77, stepped=True), 201)
     assert whole_seconds(went_on.parts(201)) == {"training": 76, "queued": 19, "import": 1, "masterDown": 5}
 
 
 def test_a_job_that_waits_does_so_without_a_master_too() -> None:
     """While the master is absent, the time counts under the cause that applied before."""
     before = _after([(100.0, _start(TimeCause.QUEUED)), (101.0, _start(TimeCause.QUEUED))])
-    after = GoodputMeter().count(before, _start(TimeCause.IMPORT), 160)
+    after, _ = count_time(before, None, _start(TimeCause.IMPORT), 160)
     assert whole_seconds(after.parts(160)) == {"queued": 60}
 
 
 def test_a_save_is_cut_out_of_the_training() -> None:
     """The duration of a save is moved from training to saving, including the part that was counted as a step
     before the process reported the save."""
-    meter = GoodputMeter()
-    account = _goes_on(meter, Goodput(), [*PENDING, *_training(120, 60, 1, 1)])
-    account = _goes_on(meter, cut_save(account, 3.0, 182), _training(183, 7, 1, 62))
+    account, remembered = _goes_on(Goodput(), None, [*PENDING, *_training(120, 60, 1, 1)])
+    account, _ = _goes_on(cut_save(account, 3.0, 182), remembered, _training(183, 7, 1, 62))
     assert whole_seconds(account.parts(190)) == {"training": 67, "queued": 19, "import": 1, "save": 3}
 
 
 def test_an_account_of_an_earlier_version_is_continued() -> None:
     """Time whose cause an earlier version did not record counts as `other`; a suspension continues."""
     old = Goodput(began=100.0, useful=60.0, redone=5.0, version=1, step=61, at=190.0, first=1)
-    training = GoodputMeter().count(old, TrainingMoment(1, 61, stepped=True), 200)
+    training, _ = count_time(old, None, TrainingMoment(1, 61, stepped=True), 200)
     assert whole_seconds(training.parts(200)) == {"training": 60, "redone": 5, "other": 35}
 
     suspended = replace(old, suspended=190.0, at=0.0)
-    resumed = GoodputMeter().count(suspended, _start(TimeCause.QUEUED, 1, 61), 300)
+    resumed, _ = count_time(suspended, None, _start(TimeCause.QUEUED, 1, 61), 300)
     assert whole_seconds(resumed.parts(300)) == {"training": 60, "redone": 5, "suspended": 110, "other": 25}
 
 
@@ -299,7 +304,7 @@ def test_the_parts_are_the_whole_time(
 ) -> None:
     """Whatever happens (versions, steps, saves, suspensions, clock jumps, new masters), no part is negative,
     and the parts add up to the time since the job was created."""
-    meter, account = GoodputMeter(), Goodput()
+    account, remembered = Goodput(), None
     now, version, step = 1000.0, 0, 0
     created, jumps = now - age, 0.0
     saved: tuple[int, ...] = (0,)
@@ -310,7 +315,7 @@ def test_the_parts_are_the_whole_time(
         saved = (*saved, step)[-3:] if what == "saves" else saved
         if what == "another master":
             stored = TypeAdapter(Goodput).dump_json(account, exclude_defaults=True)
-            meter, account = GoodputMeter(), TypeAdapter(Goodput).validate_json(stored)
+            account, remembered = TypeAdapter(Goodput).validate_json(stored), None
         elif what == "stops to save":
             account = cut_save(account, seconds, now)
         elif what == "clock is set" and account.began:
@@ -325,7 +330,7 @@ def test_the_parts_are_the_whole_time(
             worked=worked,
             created=created,
         )
-        account = meter.count(account, seen, now)
+        account, remembered = count_time(account, remembered, seen, now)
         for later in (now, now + 7.0):
             parts = account.parts(later)
             assert all(part >= 0 for part in parts.values()), parts
@@ -335,5 +340,5 @@ def test_the_parts_are_the_whole_time(
             assert 0 <= account.ratio(later) <= 1
             assert sum(whole_seconds(parts).values()) == round(sum(parts.values()))
     if moves and ends:
-        account = meter.count(account, replace(seen, over=True), now)
+        account, _ = count_time(account, remembered, replace(seen, over=True), now)
         assert account.parts(now + 100) == pytest.approx(account.parts(now))

@@ -306,8 +306,8 @@ def test_a_new_server_that_dies_takes_the_plan_back(phase: ScalePlanPhase) -> No
 
 
 def test_a_switch_that_does_not_train_is_rolled_back() -> None:
-    """If no step is made within the time limit, a new version of the old servers starts from the switch
-    checkpoint."""
+    """If no step is made within the time limit, a new version of the old servers continues with the variables
+    that they hold, which are those of the switch checkpoint."""
     job = make_job()
     job.submit("plan", plan_spec(ps=3, step_timeout_seconds=50))
     await_plan_phase(job, ScalePlanPhase.VERIFYING)
@@ -320,8 +320,11 @@ def test_a_switch_that_does_not_train_is_rolled_back() -> None:
     job.calm(20)
     active = job.state.versions.active
     assert active is not None
-    assert (active.members, active.restore) == ((0, 1), switch.restore)
+    assert (active.members, active.processes, active.restore) == ((0, 1), (1, 1), None)
     assert active.number > switch.number
+    assert job.state.left_at is not None
+    assert job.state.left_at.ref == switch.restore
+    assert job.models[active.number] > job.saved[job.state.left_at.uri]
     assert job.plans["plan"].phase is ScalePlanPhase.FAILED
 
 

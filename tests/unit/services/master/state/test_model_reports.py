@@ -13,7 +13,7 @@ from edl_workflows.core.protocol.nodes import NodeRef
 from edl_workflows.core.protocol.training import Evaluation, ModelReport
 from edl_workflows.services.master.standalone import parse_nodes
 from edl_workflows.services.master.state import model_messages, views
-from edl_workflows.services.master.state.plans.plan_run import PlanRun
+from edl_workflows.services.master.state.rollouts.rollout import Rollout
 from edl_workflows.services.master.state.settings import JobSettings
 from tests.unit.services.master.simulated_job import SimulatedJob
 
@@ -25,7 +25,7 @@ def says_by_servers(*values: Evaluation) -> Says:
     return lambda cluster: values[len(cluster.ps) - 1]
 
 
-def changed(says: Says, spec: ScalePlanSpec | None = None) -> tuple[SimulatedJob, PlanRun]:
+def changed(says: Says, spec: ScalePlanSpec | None = None) -> tuple[SimulatedJob, Rollout]:
     """A job on one server that got a second, and its plan at its end."""
     job = SimulatedJob(JobSettings("job", "default", parse_nodes("ps=1,worker=2")), 10_000)
     job.says = says
@@ -35,7 +35,7 @@ def changed(says: Says, spec: ScalePlanSpec | None = None) -> tuple[SimulatedJob
     return job, until_ended(job)
 
 
-def until_ended(job: SimulatedJob) -> PlanRun:
+def until_ended(job: SimulatedJob) -> Rollout:
     """The plan at its end."""
     for _ in range(60):
         job.calm(1)
@@ -124,7 +124,11 @@ def test_refused_model_stays_refused() -> None:
     job.says = says_by_servers(Evaluation(value=0.5), Evaluation(value=0.9))
     job.calm(12)
     job.submit("more", ScalePlanSpec(replica_resource_specs={"ps": ReplicaResourceSpec(replicas=2)}))
-    assert until_ended(job).phase is ScalePlanPhase.FAILED
+    events = (None for _ in range(60) for _ in job.everything())
+    while job.state.plan is None or not job.state.plan.phase.final:
+        next(events)
+    assert job.state.plan.phase is ScalePlanPhase.FAILED
+    job.commit()
     active = job.state.versions.active
     assert active is not None
     assert active.number == 2, "the old servers are not active again yet"
@@ -143,3 +147,38 @@ def test_only_the_chief_of_the_active_version_is_heard() -> None:
         report = ModelReport(node=ref, version=version, evaluation=Evaluation(value=0.9))
         with pytest.raises(ConflictError, match="is not the"):
             model_messages.record_model_report(job.state, report)
+
+
+LOSS = Evaluation(value=0.5, fingerprints={"table": "a1", "table/Adagrad": "b1"})
+DROPOUT = Evaluation(problem="it is random", fingerprints=LOSS.fingerprints)
+
+
+@pytest.mark.parametrize("before", [LOSS, DROPOUT], ids=["loss", "dropout"])
+@pytest.mark.parametrize(
+    ("after", "message"),
+    [
+        (
+            {"table": "a1", "table/Adagrad": "b2"},
+            "variables differ from those before the switch: table/Adagrad;",
+        ),
+        ({"table": "a1"}, "variables differ from those before the switch: table/Adagrad;"),
+        ({}, "the variables could not be read after the switch, to compare them;"),
+    ],
+)
+def test_another_variable_is_another_model(before: Evaluation, after: dict[str, str], message: str) -> None:
+    """A row or a slot of the optimizer that differs is found, although the loss of the last batch is the
+    same, or is random: the plan is rolled back, and names the variable."""
+    changed_after = before.model_copy(update={"fingerprints": after})
+    _, plan = changed(says_by_servers(before, changed_after))
+    assert (plan.phase, plan.reason) == (ScalePlanPhase.FAILED, "VerificationFailed")
+    assert plan.message.startswith(message)
+    assert views.plan_status(plan)["verification"]["result"] == "Different"
+
+
+def test_variables_are_compared_if_the_loss_is_random() -> None:
+    """With dropout, the same variables count as the same model, and the status says what was compared."""
+    _, plan = changed(says_by_servers(DROPOUT, DROPOUT))
+    assert plan.phase is ScalePlanPhase.SUCCEEDED
+    verification = views.plan_status(plan)["verification"]
+    assert verification["result"] == "Same"
+    assert verification["message"] == "rows of 2 variables were compared, the loss was not: it is random"

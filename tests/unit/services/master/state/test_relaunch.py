@@ -127,8 +127,7 @@ def test_limits_of_the_whole_job_lose_no_node() -> None:
     are used up."""
     settings = _settings(replicas=3, resource=NodeResource(memory="8Gi"))
     state = JobState(settings)
-    for rank in range(2):
-        state.nodes.add("worker", rank, 0.0, NodeResource())
+    state.nodes.add(*state.nodes.new_nodes("worker", [(0, NodeResource()), (1, NodeResource())], 0.0))
     for relaunches, replaced in ((0, True), (3, False)):
         node = _node(ExitReason.OOM, relaunches, "8Gi", rank=2)
         decision = decide_replacement(node, settings, job_with_oom(state, node, 0.0))

@@ -61,7 +61,7 @@ def test_a_parameter_server_has_no_result() -> None:
     precedence over a worker's."""
     state = JobState(JobSettings("job", "default", parse_nodes("chief=1,worker=1,ps=1")))
     for role in ("ps", "worker", "chief"):
-        state.nodes.add(role, 0, 1.0, NodeResource())
+        state.nodes.add(*state.nodes.new_nodes(role, [(0, NodeResource())], 1.0))
     said = [("ps-0", "0"), ("worker-0", "1"), ("chief-0", "2"), ("worker-0", "3")]
 
     assert [reports(state, *one) for one in said] == [False, True, True, False]

@@ -20,8 +20,8 @@ from edl_workflows.core.protocol.nodes import (
 from edl_workflows.core.scaling.dlrover.resources import Range
 from edl_workflows.services.master.standalone import parse_nodes
 from edl_workflows.services.master.state import messages, views
-from edl_workflows.services.master.state.autoscale.autoscale_steps import planned_job
-from edl_workflows.services.master.state.plans.plan_run import PlanRun
+from edl_workflows.services.master.state.autoscale.autoscale_steps import optimizer_job
+from edl_workflows.services.master.state.rollouts.rollout import Rollout
 from edl_workflows.services.master.state.settings import JobSettings
 from tests.unit.services.master.simulated_job import SimulatedJob
 
@@ -50,7 +50,7 @@ def say(
     job.settle()
 
 
-def carried_out(job: SimulatedJob, spec: ScalePlanSpec, name: str = "plan") -> PlanRun:
+def carried_out(job: SimulatedJob, spec: ScalePlanSpec, name: str = "plan") -> Rollout:
     """A plan at its end."""
     job.submit(name, spec)
     for _ in range(60):
@@ -133,8 +133,20 @@ def test_planner_leaves_such_servers_alone(job: SimulatedJob) -> None:
     """The optimizer does not change the number of servers if the program can't have another one, and changes
     nothing at all about servers that can't be replaced."""
     say(job, ServerChanges.SAME_COUNT)
-    role = planned_job(job.state, job.now).roles["ps"]
+    role = optimizer_job(job.state, job.now).roles["ps"]
     assert role.bounds.count == Range(2, 2)
     assert role.auto_scale
     say(job, ServerChanges.NEVER)
-    assert not planned_job(job.state, job.now).roles["ps"].auto_scale
+    assert not optimizer_job(job.state, job.now).roles["ps"].auto_scale
+
+
+def test_warnings_of_the_program_are_in_the_status(job: SimulatedJob) -> None:
+    """What a program warns of, such as a variable that is not spread over the servers, is in the job's
+    status; the newest report counts."""
+    for warnings in (["on one parameter server each: table (12.0 MiB)"], []):
+        servers = ServerReport(changes=ServerChanges.ANY, warnings=warnings)
+        node, state = NodeRef(type="worker", id=0), ProcessState.READY
+        messages.record_process_report(
+            job.state, ProcessReport(node=node, version=1, state=state, servers=servers)
+        )
+        assert views.job_status(job.state, job.now)["warnings"] == warnings

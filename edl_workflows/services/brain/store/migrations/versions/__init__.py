@@ -1,1 +1,0 @@
-"""One module for each migration. Migrations that were released are never edited."""

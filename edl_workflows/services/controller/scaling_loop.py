@@ -1,0 +1,84 @@
+"""Base of the allocator and the autoscaler: a loop that sizes the jobs of a cluster."""
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from edl_workflows.core.jobs.actions import InstallationSettings
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.services.controller.cluster_watches import OnDemandWatches
+from edl_workflows.services.controller.metrics import ControllerMetrics
+from edl_workflows.services.controller.observed_cluster import JobGroup, ObservedCluster
+from edl_workflows.services.controller.periodic_loop import PeriodicLoop
+
+
+@dataclass(frozen=True)
+class ScalingContext:
+    """The environment of the allocator and the autoscaler.
+
+    Attributes:
+        cluster: the API server.
+        namespace: namespace of the pods that are counted, or `ALL_NAMESPACES`.
+        world: the observed jobs.
+        settings: settings of the installation.
+        guard: called before each write; raises if this process must not write, or no longer.
+        requeue: called with each job that was changed, so that it is reconciled.
+        metrics: the controller's metrics.
+    """
+
+    cluster: Cluster
+    namespace: str
+    world: ObservedCluster
+    settings: InstallationSettings
+    guard: Callable[[], None]
+    requeue: Callable[[JobGroup], None]
+    metrics: ControllerMetrics = field(repr=False)
+
+
+class ScalingLoop(ABC):
+    """The loop, in a thread of its own. Nodes and pods are watched only while there are jobs to size.
+
+    Args:
+        context: see `ScalingContext`.
+        name: of the loop, for the log.
+        period: seconds until the next round after an unexpected error.
+        without: the consequence if nodes and pods can't be watched, for the log.
+    """
+
+    freed_room_seconds = math.inf
+    """How soon all jobs are sized after a pod has left its node; infinite: with the next period."""
+
+    def __init__(self, context: ScalingContext, name: str, period: float, without: str) -> None:
+        self._context = context
+        self._cycle = PeriodicLoop(name, self._scale_jobs, context.world.wait_synced, period)
+        self._watches = OnDemandWatches(
+            context.cluster,
+            context.namespace,
+            lambda: self._cycle.ask(everything=True),
+            lambda: self._cycle.ask_within(self.freed_room_seconds),
+            without,
+        )
+
+    @abstractmethod
+    def _scale_jobs(self, everything: bool, /) -> float | None:
+        """Decide once, for all jobs or only for new ones, and write the changes.
+
+        Returns:
+            Seconds until the next decision about all jobs; None: not before the next request.
+        """
+
+    def start(self) -> None:
+        """Start. The first round begins when all jobs are listed."""
+        self._cycle.start()
+
+    def stop(self, seconds: float) -> None:
+        """Stop. Wait at most this long for a round in progress and for the watches."""
+        deadline = time.monotonic() + seconds
+        self._cycle.stop(seconds)
+        self._watches.rest(max(0.0, deadline - time.monotonic()))
+
+    def problems(self) -> list[str]:
+        """Problems that only a restart of the process solves."""
+        return self._cycle.problems()

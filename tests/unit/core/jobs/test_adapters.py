@@ -1,0 +1,35 @@
+"""The registry of training adapters."""
+
+import tomllib
+from pathlib import Path
+
+import edl_workflows
+from edl_workflows.core.jobs.elastic_job.adapters import ADAPTERS, FRAMEWORKS
+
+ROOT = Path(__file__).parents[4]
+PACKAGE = Path(edl_workflows.__file__).parent
+
+
+def test_each_adapter_has_a_row() -> None:
+    """Each module of `training.frameworks` with an `__all__`, or with a function `training`, has a row, and
+    each row of that package is such a module."""
+    folder = PACKAGE / "training" / "frameworks"
+    modules = {
+        f"{FRAMEWORKS}.{file.stem}"
+        for file in folder.glob("*.py")
+        if "\n__all__ = " in (text := file.read_text()) or "\ndef training(" in text
+    }
+
+    assert modules == {adapter.module for adapter in ADAPTERS if adapter.module.startswith(FRAMEWORKS)}, (
+        "each adapter needs a row in ADAPTERS of core/jobs/elastic_job/adapters.py"
+    )
+    assert len({adapter.module for adapter in ADAPTERS}) == len(ADAPTERS)
+
+
+def test_each_row_names_a_module_and_an_extra() -> None:
+    """A row's module exists, and `pyproject.toml` has its extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for adapter in ADAPTERS:
+        path = PACKAGE.parent.joinpath(*adapter.module.split("."))
+        assert path.with_suffix(".py").exists() or (path / "__init__.py").exists(), adapter
+        assert adapter.extra in project["optional-dependencies"], adapter
