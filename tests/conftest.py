@@ -52,7 +52,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_runtest_setup() -> None:
     """A failing Hypothesis example prints its values, also in a process that has imported schemathesis, which
     replaces Hypothesis's printer by one that prints nothing."""
-    hypothesis.core.RepresentationPrinter = RepresentationPrinter  # type: ignore[attr-defined, misc]
+    hypothesis.core.RepresentationPrinter = RepresentationPrinter  # type: ignore[attr-defined]
 
 
 _DIFFERS_BY_PROCESS = re.compile(r"set\(\{| at 0x")

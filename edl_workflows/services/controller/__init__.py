@@ -11,7 +11,7 @@ embedded cluster.
 - `observed_cluster`: the watched objects, by job
 - `reconciler`: one job's objects, decided and applied; `apply`: one decision
 - `scaling_loop`: base of the next two. `allocator`: sizes and places preemptible DIJobs by a policy of
-  `edl_workflows.core.scaling`; `snapshot`: the policy's input. `autoscaler`: sizes other elastic jobs;
-  `fulfilment_request`: the input of its algorithm
+  `edl_workflows.core.scaling`; `policy_input`: the input of its policies. `autoscaler`: sizes other elastic
+  jobs; `fulfilment_request`: the input of its algorithm
 - `queue`, `metrics`: the work queue and the Prometheus metrics
 """

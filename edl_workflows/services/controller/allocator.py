@@ -29,8 +29,12 @@ from edl_workflows.runtime.kube.resources import Object, key_of
 from edl_workflows.runtime.kube.watch import EventType
 from edl_workflows.services.controller.observed_cluster import JobGroup
 from edl_workflows.services.controller.periodic_loop import RETRY_SECONDS
+from edl_workflows.services.controller.policy_input import (
+    AllocationSnapshot,
+    build_snapshot,
+    group_by_scenario,
+)
 from edl_workflows.services.controller.scaling_loop import ScalingContext, ScalingLoop
-from edl_workflows.services.controller.snapshot import AllocationSnapshot, build_snapshot, group_by_scenario
 
 log = structlog.get_logger(__name__)
 

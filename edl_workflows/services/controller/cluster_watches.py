@@ -14,7 +14,7 @@ from edl_workflows.runtime.kube.informer import Informer
 from edl_workflows.runtime.kube.informer_group import InformerGroup
 from edl_workflows.runtime.kube.resources import Object, Scope
 from edl_workflows.runtime.kube.watch import EventType
-from edl_workflows.services.controller.snapshot import kept_node, kept_pod
+from edl_workflows.services.controller.policy_input import kept_node, kept_pod
 
 log = structlog.get_logger(__name__)
 

@@ -17,7 +17,7 @@ from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.kubernetes import demand
 from edl_workflows.core.scaling.paddle import fulfilment
 from edl_workflows.core.scaling.paddle.nodes import FulfilmentNode
-from edl_workflows.services.controller.snapshot import accepts_pods, is_node_gone, node_admits
+from edl_workflows.services.controller.policy_input import accepts_pods, is_node_gone, node_admits
 
 Object = Mapping[str, Any]
 
@@ -66,8 +66,8 @@ def build_request(
 
     Args:
         candidates: the jobs that may be changed.
-        nodes: as returned by `snapshot.kept_node`.
-        pods: all pods, as returned by `snapshot.kept_pod`.
+        nodes: as returned by `policy_input.kept_node`.
+        pods: all pods, as returned by `policy_input.kept_pod`.
         now: the time.
     """
     live_nodes = {node["metadata"]["name"]: node for node in nodes if not is_node_gone(node, now)}

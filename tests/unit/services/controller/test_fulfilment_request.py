@@ -10,7 +10,7 @@ from edl_workflows.core.jobs.training_job.kind import TRAINING_JOB
 from edl_workflows.core.jobs.training_job.model import TrainingJob
 from edl_workflows.core.scaling.paddle.fulfilment import FulfilmentJob
 from edl_workflows.services.controller.fulfilment_request import ScalingCandidate, build_request
-from edl_workflows.services.controller.snapshot import kept_node, kept_pod
+from edl_workflows.services.controller.policy_input import kept_node, kept_pod
 from tests.cases.kinds.di_job import make_di_job, task
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

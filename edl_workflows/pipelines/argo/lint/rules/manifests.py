@@ -122,7 +122,7 @@ def _restored(value: Any, placeholders: list[str]) -> Any:
     if isinstance(value, list):
         return [_restored(child, placeholders) for child in value]
     if not _MARKED.search(value):
-        return str(value) if value.quoted else yaml.load(str(value) or "null", Loader)  # noqa: S506 - a safe one
+        return str(value) if value.quoted else yaml.load(str(value) or "null", Loader)  # noqa: S506 - safe
     whole = bool(_MARKED.fullmatch(value.strip()))
     return Placeholder(_unmarked(value, placeholders), quoted=value.quoted, whole=whole)
 

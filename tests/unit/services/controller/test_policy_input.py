@@ -10,7 +10,7 @@ from edl_workflows.core.jobs.di_job import pods
 from edl_workflows.core.jobs.di_job.model import DIJob, TaskCounts
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.scaling.first_fit import FirstFitPolicy
-from edl_workflows.services.controller.snapshot import (
+from edl_workflows.services.controller.policy_input import (
     AllocationSnapshot,
     build_snapshot,
     group_by_scenario,
