@@ -83,9 +83,31 @@ def _read(text: str, name: str) -> Any:
         try:
             # Converted through JSON, which rejects values that a request can't contain, such as sets and
             # bytes.
-            document = json.loads(json.dumps(ast.literal_eval(text.strip()), allow_nan=False))
+            document = json.loads(json.dumps(_read_literal(text.strip()), allow_nan=False))
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             return parse_object(text, name)
     if isinstance(document, dict | list):
         check_values(document, name)
     return document
+
+
+def _read_literal(text: str) -> Any:
+    """The value of a Python literal. Keys that are numbers become texts before a map is built, and sets are
+    refused: Python builds both in quadratic time if the hashes of the numbers are equal."""
+    tree = ast.parse(text, mode="eval")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Set):
+            raise TypeError("a set is not a JSON value")
+        if isinstance(node, ast.Dict):
+            node.keys = [ast.Constant(_text_key(key)) for key in node.keys]
+    return ast.literal_eval(tree)
+
+
+def _text_key(node: ast.expr | None) -> str:
+    """The key as JSON writes it: a Boolean in lower case, None as null."""
+    key = ast.literal_eval(node) if isinstance(node, ast.Constant | ast.UnaryOp) else ()
+    if isinstance(key, str):
+        return key
+    if isinstance(key, bool | int | float | None):
+        return json.dumps(key, allow_nan=False)
+    raise TypeError(f"a {type(key).__name__} can't be a key")

@@ -45,8 +45,8 @@ def report_result(value: object) -> None:
             and lists; numbers that are not finite become null.
 
     Raises:
-        InvalidError: `value` is not a JSON value, is larger than 8 KiB, or has a key that begins with two
-            underscores.
+        InvalidError: `value` is not a JSON value, is larger than 8 KiB, or has an integer of more than 64
+            bits or a key that begins with two underscores.
         UnavailableError: the master did not answer in time.
     """
     trains = os.environ.get(names.ENV_NODE_TYPE) in (names.CHIEF_TYPE, names.WORKER_TYPE)

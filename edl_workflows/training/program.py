@@ -58,6 +58,7 @@ def write_program(program: TrainingProgram, folder: Path) -> Path:
         return target / program.main
     fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
     for name, text in program.files.items():
+        (fresh / name).parent.mkdir(parents=True, exist_ok=True)
         (fresh / name).write_text(text, encoding="utf-8", newline="")
     with contextlib.suppress(OSError):  # another process was faster, or a file was damaged
         fresh.rename(target)

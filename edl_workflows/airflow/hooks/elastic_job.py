@@ -8,14 +8,21 @@ import hashlib
 import json
 from typing import Any
 
+import yaml
 from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
 from kubernetes import client, config
 from pydantic import BaseModel, ConfigDict
 
 from edl_workflows.airflow.hooks.airflow_versions import AirflowException, AirflowNotFoundException
 from edl_workflows.core.exceptions import InvalidError
-from edl_workflows.runtime.kube import errors
-from edl_workflows.runtime.kube.connect import DEFAULT_NAMESPACE, Cluster, ClusterSource
+from edl_workflows.runtime.kube import errors, proxies
+from edl_workflows.runtime.kube.connect import (
+    DEFAULT_NAMESPACE,
+    Cluster,
+    ClusterSource,
+    default_kubeconfig,
+    read_kubeconfigs,
+)
 
 
 class ConnectionSettings(BaseModel):
@@ -54,6 +61,7 @@ class ElasticJobHook(KubernetesHook):
         # own.
         configuration = client.Configuration()
         configuration.retries = False  # our own calls are retried where that is safe
+        configuration.proxy = None  # `get_conn` decides
         super().__init__(
             conn_id=settings.kubernetes_conn_id,
             config_file=settings.config_file,
@@ -79,11 +87,13 @@ class ElasticJobHook(KubernetesHook):
 
     def get_conn(self) -> Any:
         """A new client, as in the provider's hook. But an in-cluster account is also stored in the client's
-        own configuration instead of the default one."""
+        own configuration instead of the default one, and the proxy is the one that kubectl would use."""
         in_cluster = self._coalesce_param(self.in_cluster, self._get_field("in_cluster"))
         if in_cluster and not self._kubeconfig:
             config.load_incluster_config(client_configuration=self.client_configuration)
-        return super().get_conn()
+        api_client = super().get_conn()
+        proxies.use_proxy(api_client, "" if self._is_in_cluster else self._proxy_url())
+        return api_client
 
     def cluster(self) -> Cluster:
         """A new handle of the cluster.
@@ -110,6 +120,15 @@ class ElasticJobHook(KubernetesHook):
         """The path of the kubeconfig, or a note that the connection contains it, for messages."""
         path = self._coalesce_param(self.config_file, self._get_field("kube_config_path"))
         return str(path or ("in the connection" if self._get_field("kube_config") else ""))
+
+    def _proxy_url(self) -> str:
+        """The ``proxy-url`` of the kubeconfig, which the client has read before; "" if there is none."""
+        context = self._coalesce_param(self.cluster_context, self._get_field("cluster_context"))
+        content = self._get_field("kube_config")
+        if content:
+            document = content if isinstance(content, dict) else yaml.safe_load(content)
+            return proxies.kubeconfig_proxy([document], context)
+        return proxies.kubeconfig_proxy(read_kubeconfigs(self._kubeconfig or default_kubeconfig()), context)
 
     def source(self) -> ClusterSource:
         """The cluster for a shared watch, which connects again whenever that is necessary."""

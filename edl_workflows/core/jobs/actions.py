@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.kubernetes.objects import parse_quantity
+
 Manifest = Mapping[str, Any]
 """One object as the API server has it."""
 
@@ -24,8 +27,9 @@ class InstallationSettings:
         master_command: starts the master in that image.
         master_cpu, master_memory: what the master's container requests, enough for some 60 agents (``make
             bench-master``); upstream gives it 1 core and 2Gi.
-        master_memory_limit: memory limit of the master's container. It has no CPU limit, since a throttled
-            master delays all its nodes.
+        master_memory_limit: memory limit of the master's container.
+        master_cpu_limit: CPU limit of the master's container, for namespaces whose ResourceQuota counts
+            ``limits.cpu``. None by default, since a throttled master delays all its nodes.
         master_template: a PodTemplateSpec that overrides the settings above and is overridden by each job's
             ``dlrover-master`` template: pull secrets, a security context, placement.
         tf_cluster_domain: the domain that follows ``svc`` in the addresses of a TFJob's TF_CONFIG
@@ -38,6 +42,9 @@ class InstallationSettings:
         di_priority_classes: a DIJob's ``priority`` → the PriorityClass of its pods; none without an entry.
         network_policies: whether each job gets a NetworkPolicy that keeps others' pods from its own. The
             controller then uses the kinds that `Kind.isolated` returns.
+
+    Raises:
+        InvalidError: the CPU limit is no quantity, or is less than the request.
     """
 
     master_image: str = "edl-workflows:latest"
@@ -45,6 +52,7 @@ class InstallationSettings:
     master_cpu: str = "100m"
     master_memory: str = "256Mi"
     master_memory_limit: str = "2Gi"
+    master_cpu_limit: str = ""
     master_template: Mapping[str, Any] = field(default_factory=dict)
     tf_cluster_domain: str = ""
     di_server_url: str = "http://di-server.di-system.svc.cluster.local:8081"
@@ -52,6 +60,19 @@ class InstallationSettings:
     di_job_resources: Mapping[str, str] = field(default_factory=lambda: {"cpu": "1", "memory": "2Gi"})
     di_priority_classes: Mapping[str, str] = field(default_factory=dict)
     network_policies: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.master_cpu_limit:
+            return
+        try:
+            enough = parse_quantity(self.master_cpu_limit) >= parse_quantity(self.master_cpu)
+        except ValueError as error:
+            raise InvalidError(f"CPU limit of masters: {error}") from error
+        if not enough:
+            raise InvalidError(
+                f"CPU limit of masters: {self.master_cpu_limit} is less than a master's request, "
+                f"{self.master_cpu}"
+            )
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from edl_workflows.core.exceptions import Problem
 from edl_workflows.core.kubernetes.objects import DNS_LABEL, Metadata, parse_quantity
+from edl_workflows.core.kubernetes.pod_types import find_type_problems
 
 GENERATED_SUFFIX = 5
 """Characters that the API server appends to generateName."""
@@ -77,6 +78,31 @@ def template_problems(template: Mapping[str, Any], *, partial: bool = False) -> 
     if _nested_too_deep(template):
         yield Problem("spec", f"is nested deeper than {MAX_LEVELS} levels")
         return
+    problems = list(_structure_problems(template, partial=partial))
+    yield from problems
+    reported = [problem.path for problem in problems]
+    for problem in find_type_problems(template):
+        if not any(_same_place(problem.path, path) for path in reported):
+            yield problem
+
+
+def part_problems(path: str, value: Any, kind: str) -> list[Problem]:
+    """The problems of the types in a part of a pod that a job has outside of its templates.
+
+    Args:
+        path: of the part.
+        value: what stands there.
+        kind: see `find_type_problems`.
+    """
+    return [Problem(f"{path}.{problem.path}", problem.message) for problem in find_type_problems(value, kind)]
+
+
+def _same_place(path: str, other: str) -> bool:
+    """Whether one path is the other or leads to it."""
+    return f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.")
+
+
+def _structure_problems(template: Mapping[str, Any], *, partial: bool) -> Iterator[Problem]:
     for part in ("metadata", "spec"):
         if not isinstance(template.get(part) or {}, Mapping):
             yield Problem(part, "must be a map")

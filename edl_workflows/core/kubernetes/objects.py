@@ -172,29 +172,46 @@ TimeToLive = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _OPEN: dict[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
 _TEMPLATE_METADATA = _OPEN | {"properties": {"labels": _STRINGS, "annotations": _STRINGS}}
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_VARIABLE = _OPEN | {
+    "required": ["name"],
+    "properties": {"name": {"type": "string"}, "value": {"type": "string"}},
+}
 _CONTAINER = _OPEN | {
     "required": ["name"],
     "properties": {
         "name": {"type": "string", "maxLength": 63},
         "image": {"type": "string", "maxLength": 1024},
+        "command": _TEXTS,
+        "args": _TEXTS,
+        "env": {"type": "array", "items": _VARIABLE},
     },
 }
+_WHOLE_CONTAINER = _CONTAINER | {"required": ["name", "image"]}
 _CONTAINERS = {"type": "array", "maxItems": 100, "items": _CONTAINER}
+_WHOLE_CONTAINERS = {"type": "array", "minItems": 1, "maxItems": 100, "items": _WHOLE_CONTAINER}
+
+
+def _template_schema(spec: dict[str, Any]) -> dict[str, Any]:
+    return _OPEN | {"properties": {"metadata": _TEMPLATE_METADATA, "spec": _OPEN | spec}}
+
+
 PodTemplate = Annotated[
     dict[str, Any],
+    Field(json_schema_extra=_template_schema({"properties": {"containers": _CONTAINERS}})),
+]
+"""A core/v1 PodTemplateSpec, whose containers and images the controller may have of its own. Its schema has
+the parts that users often get wrong; `core.jobs.validation` knows the types of all fields.
+"""
+WholePodTemplate = Annotated[
+    dict[str, Any],
     Field(
-        json_schema_extra=_OPEN
-        | {
-            "properties": {
-                "metadata": _TEMPLATE_METADATA,
-                "spec": _OPEN | {"properties": {"containers": _CONTAINERS}},
-            }
-        }
+        json_schema_extra=_template_schema(
+            {"required": ["containers"], "properties": {"containers": _WHOLE_CONTAINERS}}
+        )
     ),
 ]
-"""A core/v1 PodTemplateSpec. The API server validates it when the pod is made; we check only the parts that
-our code uses.
-"""
+"""A `PodTemplate` with at least one container, each with an image."""
 
 
 class OwnerReference(Model):

@@ -6,7 +6,7 @@ results belong in files whose location the function returns.
 
 No key of a map begins with two underscores: Airflow deserializes a map in an XCom with the key
 ``__classname__`` or ``__type`` into an object. A training program must not choose classes for the tasks that
-read its result.
+read its result. Integers have 64 bits: Airflow's tasks send their results in a format that carries no others.
 """
 
 import json
@@ -23,6 +23,8 @@ MAX_RESULT = 8192
 """Bytes of a result as JSON."""
 MAX_DEPTH = 32
 """How deeply lists and maps may be nested."""
+_INTEGERS = range(-(2**63), 2**63)
+_TOO_LONG = "an integer has more than 64 bits, which pipelines can't carry; return it as a text or a float"
 _RESERVED = "__"
 _TO_PLAIN = ("tolist", "numpy")
 """Methods that convert scalars and arrays of NumPy, PyTorch and TensorFlow: ``tolist`` to Python values,
@@ -84,8 +86,10 @@ def _plain(value: Any, depth: int) -> Any:
     """The value, converted to JSON's types."""
     if depth > MAX_DEPTH:
         _refuse(f"more than {MAX_DEPTH} lists and maps are within each other")
-    if value is None or isinstance(value, bool | str | int):
+    if value is None or isinstance(value, bool | str):
         return value
+    if isinstance(value, int):
+        return value if int(value) in _INTEGERS else _refuse(_TOO_LONG)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

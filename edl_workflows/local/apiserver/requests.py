@@ -17,6 +17,7 @@ from edl_workflows.local.apiserver.objects.checks import MAX_DEFINITION_VALUES
 from edl_workflows.local.apiserver.objects.deletion import DeletionOptions
 from edl_workflows.local.apiserver.objects.registry import WriteOptions
 from edl_workflows.local.apiserver.storage.revisions import Object
+from edl_workflows.runtime.kube.yaml_keys import TextKeys
 
 MAX_DIGITS = 18
 """Most digits of a number in the query: enough for 64-bit integers. Python raises a different error for more
@@ -158,8 +159,9 @@ def media_type(request: Request) -> str:
     return request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """Safe YAML loader that rejects aliases: a few nested aliases turn a small body into a huge object."""
+class _PlainLoader(TextKeys, yaml.SafeLoader):
+    """Safe YAML loader that rejects aliases: a few nested aliases turn a small body into a huge object. Its
+    maps have texts as keys."""
 
     _nodes = 0
 
@@ -211,8 +213,7 @@ def _few_values(body: bytes) -> bool:
 
 
 def _from_yaml(body: bytes) -> Any:
-    # Converted through JSON, because YAML has values that API objects cannot hold, such as dates and keys
-    # that are not strings.
+    # Converted through JSON, because YAML has values that API objects cannot hold, such as dates.
     return _from_json(json.dumps(yaml.load(body, _PlainLoader), default=_no_json))  # noqa: S506 - it is safe
 
 

@@ -193,6 +193,7 @@ def connect_cluster(
 
     if not log_retries:
         stamina.instrumentation.set_on_retry_hooks(())
+        configure_logs(LogFormat.CONSOLE, verbose=False)  # structlog would print to stdout
     try:
         return Cluster.connect(kubeconfig, context).in_namespace(namespace)
     except NoClusterError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Self
 
+from edl_workflows.core.exceptions import EdlError
 from edl_workflows.local import daemon
 from edl_workflows.pipelines.waiting.identity import Notify, notify_nobody
 from edl_workflows.pipelines.waiting.observed import has_ended, read_object
@@ -45,25 +46,24 @@ class Place:
         return replace(self, cluster=self.cluster.in_namespace(namespace))
 
     def close(self) -> None:
-        """Stop the embedded cluster if this process started it and no job runs there. Its state is kept."""
+        """Stop the embedded cluster if this process started it and no job is known to run there. Its state is
+        kept."""
         if self.folder is None or daemon.find(self.folder) is None:
             return
         if not self.started:
             self.notify("the embedded cluster keeps running, as before; stop it with `edl local down`")
             return
-        running = _unfinished_jobs(self.cluster)
+        try:
+            running = _unfinished_jobs(self.cluster)
+        except EdlError:  # nobody else may know that the cluster runs, so it must not stay
+            running = []
         if running:
             self.notify(
                 f"the embedded cluster keeps running, because {', '.join(running)} has not ended; stop it "
                 "with `edl local down`"
             )
             return
-        self.notify("stopping the embedded cluster")
-        daemon.down(self.folder, seconds=STOP_SECONDS)
-        self.notify(
-            f"the embedded cluster is stopped; its jobs, logs and checkpoints stay in {self.folder}: `edl "
-            "local up` starts it again, `edl local down --delete` deletes them"
-        )
+        _stop(self.folder, self.notify)
 
 
 def open_place(on: On | Cluster = "local", notify: Notify = notify_nobody) -> Place:
@@ -90,7 +90,22 @@ def open_place(on: On | Cluster = "local", notify: Notify = notify_nobody) -> Pl
         "the embedded cluster runs; for edl in a second terminal: export "
         f"KUBECONFIG={shlex.quote(str(running_daemon.kubeconfig))}"
     )
-    return Place(Cluster.from_kubeconfig(running_daemon.kubeconfig), sys.executable, folder, started, notify)
+    try:
+        cluster = Cluster.from_kubeconfig(running_daemon.kubeconfig)
+    except BaseException:
+        if started:
+            _stop(folder, notify)
+        raise
+    return Place(cluster, sys.executable, folder, started, notify)
+
+
+def _stop(folder: Path, notify: Notify) -> None:
+    notify("stopping the embedded cluster")
+    daemon.down(folder, seconds=STOP_SECONDS)
+    notify(
+        f"the embedded cluster is stopped; its jobs, logs and checkpoints stay in {folder}: `edl "
+        "local up` starts it again, `edl local down --delete` deletes them"
+    )
 
 
 def _unfinished_jobs(cluster: Cluster) -> list[str]:

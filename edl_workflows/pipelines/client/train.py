@@ -1,6 +1,6 @@
 """Submits a Python script or function as an elastic training."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.jobs.elastic_job.adapters import Framework
 from edl_workflows.core.jobs.elastic_job.from_program import ProgramOptions, imported_modules, render_job
-from edl_workflows.core.jobs.elastic_job.program import MAX_BYTES, TrainingProgram
+from edl_workflows.core.jobs.elastic_job.program import MAX_BYTES, MAX_FILES, TrainingProgram
 from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.client.places import On, Place, open_place
 from edl_workflows.pipelines.client.training import ElasticTraining
@@ -16,6 +16,9 @@ from edl_workflows.pipelines.manifests.travelling import function_program
 from edl_workflows.pipelines.stages.submit import SUBMIT, SubmitRequest
 from edl_workflows.pipelines.waiting.identity import Notify, StageIdentity, notify_nobody
 from edl_workflows.runtime.kube.connect import Cluster
+
+_OWN_PACKAGE = "edl_workflows"
+"""Pods have it."""
 
 
 def train(
@@ -110,7 +113,7 @@ def submit(
 
 
 def read_script(path: Path) -> TrainingProgram:
-    """The program of a script: its text, and that of the modules of its folder which it imports.
+    """The program of a script: its text, and that of the modules and packages of its folder which it imports.
 
     Raises:
         InvalidError: it can't be read, is not Python, or is too large.
@@ -121,20 +124,60 @@ def read_script(path: Path) -> TrainingProgram:
 
 
 def _read_imported_modules(folder: Path, program: TrainingProgram) -> dict[str, str]:
-    """The modules of the script's folder that it imports, and those that they import."""
-    modules: dict[str, str] = {}
-    roots = _roots(program)
-    while roots:
-        name = f"{roots.pop()}.py"
-        if name in modules or name == program.main or not (folder / name).is_file():
-            continue
-        modules[name] = _read(folder / name)
-        roots |= _roots(TrainingProgram.of_script(name, modules[name]))
-    return modules
+    """The modules and packages of the script's folder that it imports, and those that they import.
+
+    A package travels as a whole, since its modules import each other in ways that the text doesn't show.
+    """
+    files: dict[str, str] = {}
+    imported = set(imported_modules(program))
+    found: set[str] = set()
+    while roots := {module.partition(".")[0] for module in imported} - found - {_OWN_PACKAGE}:
+        for root in sorted(roots):
+            found.add(root)
+            fresh = _read_module(folder, root, imported)
+            fresh.pop(program.main, None)
+            files |= fresh
+            for name, text in fresh.items():
+                imported |= set(imported_modules(TrainingProgram.of_script(Path(name).name, text)))
+    return files
 
 
-def _roots(program: TrainingProgram) -> set[str]:
-    return {module.partition(".")[0] for module in imported_modules(program)}
+def _read_module(folder: Path, root: str, imported: Collection[str]) -> dict[str, str]:
+    """The files of a module or package in a folder, as Python would find it there; empty if it is not there.
+
+    Args:
+        folder: the script's folder.
+        root: the module's name, without dots.
+        imported: names of all imported modules. A folder without ``__init__.py`` is a package only if one of
+            its modules is imported: it may be a folder of data beside an installed package of that name.
+    """
+    package, module = folder / root, folder / f"{root}.py"
+    if (package / "__init__.py").is_file():
+        return _read_package(package)
+    if module.is_file():
+        return {module.name: _read(module)}
+    inner = {name.split(".")[1] for name in imported if name.startswith(f"{root}.")}
+    if any((package / f"{name}.py").is_file() or (package / name).is_dir() for name in inner):
+        return _read_package(package)
+    return {}
+
+
+def _read_package(package: Path) -> dict[str, str]:
+    files: dict[str, str] = {}
+    size = 0
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package.parent)
+        if not all(part.isidentifier() for part in name.with_suffix("").parts):
+            continue  # no import statement reaches it
+        size += path.stat().st_size
+        if size > MAX_BYTES or len(files) >= MAX_FILES - 1:
+            raise InvalidError(
+                f"the package in {package} is too large to travel with the job: a program has at most "
+                f"{MAX_BYTES} bytes and {MAX_FILES} files; put the package into the image, and the script "
+                "into a folder without it"
+            )
+        files[name.as_posix()] = _read(path)
+    return files
 
 
 def _read(path: Path) -> str:

@@ -1,10 +1,11 @@
 """The manifests of an installation, in the order in which they are applied."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from edl_workflows.pipelines.install import admission, rbac, workloads
 from edl_workflows.pipelines.install.crds import crd_of_kind
-from edl_workflows.pipelines.install.options import InstallOptions
+from edl_workflows.pipelines.install.options import CrdMode, InstallOptions
 
 Manifest = dict[str, Any]
 
@@ -13,17 +14,27 @@ PART_OF = {"app.kubernetes.io/part-of": "edl-workflows"}
 
 
 def installation_manifests(options: InstallOptions) -> list[Manifest]:
-    """All objects of an installation. An object comes after those that it needs."""
-    objects = [
-        _namespace(options.namespace),
-        *map(crd_of_kind, options.job_kinds),
-        *rbac.access_manifests(options),
-        *(admission.admission_policies(options) if options.admission_policies else ()),
-        *workloads.workload_manifests(options),
-    ]
+    """The objects of an installation. An object comes after those that it needs."""
+    shared = () if options.crds is CrdMode.WITHOUT else _shared_manifests(options)
+    own = () if options.crds is CrdMode.ONLY else _own_manifests(options)
+    objects = [*shared, *own]
     for manifest in objects:
         manifest["metadata"]["labels"] = PART_OF | manifest["metadata"].get("labels", {})
     return objects
+
+
+def _shared_manifests(options: InstallOptions) -> Iterator[Manifest]:
+    """What all installations of a cluster share. To delete a definition deletes every team's jobs."""
+    yield from map(crd_of_kind, options.job_kinds)
+    yield from rbac.shared_roles()
+
+
+def _own_manifests(options: InstallOptions) -> Iterator[Manifest]:
+    yield _namespace(options.namespace)
+    yield from rbac.access_manifests(options)
+    if options.admission_policies:
+        yield from admission.admission_policies(options)
+    yield from workloads.workload_manifests(options)
 
 
 def _namespace(name: str) -> Manifest:

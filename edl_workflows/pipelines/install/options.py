@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.jobs.actions import InstallationSettings
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.kinds import choose_kinds
 
@@ -31,12 +32,22 @@ class InstallPart(StrEnum):
     BRAIN = "brain"
 
 
+class CrdMode(StrEnum):
+    """Whether the manifests contain what all installations of a cluster share: definitions and the roles of
+    people and pipelines."""
+
+    WITH = "with"
+    WITHOUT = "without"
+    ONLY = "only"
+
+
 @dataclass(frozen=True)
 class InstallOptions:
     """One installation.
 
     Attributes:
-        image: image of the controller, of Argo's agent, and of masters whose job does not name one.
+        image: image of the controller, of Argo's agent, and of masters whose job does not name one; "" if
+            `crds` is ONLY.
         namespace: namespace of the controller. It is created, and admits only pods that meet the Pod Security
             Standard "restricted".
         jobs_namespace: the only namespace whose jobs are reconciled, which must exist; "" for all namespaces.
@@ -55,6 +66,8 @@ class InstallOptions:
         whether to install admission policies (`edl_workflows.pipelines.install.admission`).
         master_accounts: names of ServiceAccounts that pod templates of masters set, in place of an account
             for each job.
+        master_cpu_limit: see `InstallationSettings`.
+        crds: see `CrdMode`.
 
     Raises:
         InvalidError: a value is invalid.
@@ -73,12 +86,15 @@ class InstallOptions:
     network_policies: bool = True
     admission_policies: bool = True
     master_accounts: tuple[str, ...] = ()
+    master_cpu_limit: str = ""
+    crds: CrdMode = CrdMode.WITH
 
     def __post_init__(self) -> None:
         self._check_names()
         if self.replicas < 1:
             raise InvalidError(f"{self.replicas} replicas: at least one is required")
         choose_kinds(self.kinds)
+        InstallationSettings(master_cpu_limit=self.master_cpu_limit)
         if self.autoscaler and self.jobs_namespace:
             raise InvalidError(
                 "the autoscaler needs the nodes and pods of the whole cluster: "
@@ -94,7 +110,8 @@ class InstallOptions:
             raise InvalidError("a database for the Brain, but no Brain: add `--with brain`")
 
     def _check_names(self) -> None:
-        if not self.image or any(character.isspace() for character in self.image):
+        image_missing = not self.image and self.crds is not CrdMode.ONLY
+        if image_missing or any(character.isspace() for character in self.image):
             raise InvalidError(f"image {self.image!r}: name an image that was built from Containerfile")
         for option, value in (("namespace", self.namespace), ("jobs namespace", self.jobs_namespace)):
             if not _NAMESPACE.match(value) and (value or option == "namespace"):

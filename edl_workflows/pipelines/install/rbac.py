@@ -170,7 +170,8 @@ def merge_rules(rules: Iterable[Mapping[str, Any]]) -> list[Manifest]:
 
 
 def access_manifests(options: InstallOptions) -> Iterator[Manifest]:
-    """ServiceAccounts, roles and bindings, in the order in which they are applied."""
+    """ServiceAccounts of the components with their roles and bindings, in the order in which they are
+    applied."""
     everywhere = [] if options.jobs_namespace else node_rules(options.job_kinds)
     if options.autoscaler:
         everywhere = [*everywhere, *autoscaler_rules(options.job_kinds)]
@@ -186,6 +187,10 @@ def access_manifests(options: InstallOptions) -> Iterator[Manifest]:
         yield from _account(
             options, names.BRAIN, [] if options.jobs_namespace else brain_rules(), lease=False
         )
+
+
+def shared_roles() -> Iterator[Manifest]:
+    """The roles of people and pipelines, the same in every installation."""
     # Aggregated to the user-facing roles of Kubernetes: users who may view or edit a namespace may do the
     # same with its jobs. `edit` includes `view`, and `admin` includes both.
     yield _cluster_role(VIEWER, viewer_rules(), aggregated_to="view")

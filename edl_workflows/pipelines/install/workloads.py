@@ -54,6 +54,8 @@ def workload_manifests(options: InstallOptions) -> Iterator[Manifest]:
     arguments = ["controller", "run", *where, "--master-image", options.image, "--master-template", template]
     if options.kinds:
         arguments += ["--kinds", ",".join(options.kinds)]
+    if options.master_cpu_limit:
+        arguments += ["--master-cpu-limit", options.master_cpu_limit]
     if options.autoscaler:
         arguments.append("--autoscaler")
     if options.network_policies:

@@ -9,11 +9,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.runtime.kube.yaml_keys import TextKeys
 
 MAX_CHARACTERS = 3 * 2**20
 """Limit for a text, and for all strings of a manifest after the expansion of YAML aliases. It is the API
@@ -66,9 +67,15 @@ class YamlError(ValueError):
         self.line = line
 
 
-class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """A safe loader. It overflows the C stack on texts nested about ten thousand levels deep: `read_yaml`
-    rejects them first.
+if TYPE_CHECKING:
+    from yaml import SafeLoader as _SafeLoader
+else:
+    _SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class Loader(TextKeys, _SafeLoader):
+    """A safe loader, whose maps have texts as keys. It overflows the C stack on texts nested about ten
+    thousand levels deep: `read_yaml` rejects them first.
 
     Merge keys may copy at most `MAX_MERGED` entries: a few hundred characters of nested ones stand for
     billions, of which one is left when the map is built.
@@ -123,11 +130,15 @@ def _float(loader: Any, node: Any) -> float:
     return float(text.replace(".inf", "inf").replace(".nan", "nan"))
 
 
+def _text(loader: Any, node: Any) -> str:
+    return str(loader.construct_scalar(node))
+
+
 for _tag, _pattern, _first in _SCALARS:
     Loader.add_implicit_resolver(_tag, _pattern, list(_first))
 Loader.add_constructor(_INT, _integer)
 Loader.add_constructor(_FLOAT, _float)
-Loader.add_constructor(_MERGE, yaml.SafeLoader.construct_yaml_str)  # << as a value
+Loader.add_constructor(_MERGE, _text)  # << as a value
 
 
 def quote_for_server(dumper: type[yaml.SafeDumper]) -> None:
@@ -212,13 +223,13 @@ def read_yaml(
         raise YamlError(f"the text is larger than {most_characters >> 20} MiB")
     try:
         _check_depth(text)
-        parser = loader(text)
+        parser: Any = loader(text)
         try:
             while parser.check_node():
                 node = parser.get_node()
                 value = parser.construct_document(node)
                 _check_document(value, node, most_characters)
-                yield YamlDocument(_with_text_keys(value), node)
+                yield YamlDocument(_without_aliases(value), node)
         finally:
             parser.dispose()
     except YamlError:
@@ -248,13 +259,11 @@ def _check_document(value: Any, node: yaml.Node, most_characters: int) -> None:
         raise YamlError(problem, node.start_mark.line + 1)
 
 
-def _with_text_keys(value: Any) -> Any:
+def _without_aliases(value: Any) -> Any:
+    """A copy in which an alias is a value of its own, so that who changes one does not change the other."""
     if isinstance(value, dict):
-        return {
-            str(key).lower() if isinstance(key, bool) else str(key): _with_text_keys(child)
-            for key, child in value.items()
-        }
-    return [_with_text_keys(child) for child in value] if isinstance(value, list) else value
+        return {key: _without_aliases(child) for key, child in value.items()}
+    return [_without_aliases(child) for child in value] if isinstance(value, list) else value
 
 
 def parse_object(text: str, where: str) -> dict[str, Any]:

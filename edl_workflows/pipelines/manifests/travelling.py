@@ -63,19 +63,22 @@ def _is_owned(config_map: Object, **fields: str | None) -> bool:
     return any(all(owner.get(key) == value for key, value in fields.items()) for owner in owners)
 
 
-def function_program(function: Callable[..., Any], arguments: Mapping[str, Any]) -> TrainingProgram:
+def function_program(function: Callable[..., Any], arguments: Mapping[Any, Any]) -> TrainingProgram:
     """The program that calls a function.
 
     Raises:
         InvalidError: its source is not available, or it can't be called with these arguments.
     """
+    name = getattr(function, "__name__", str(function))
+    if nameless := [key for key in arguments if not isinstance(key, str)]:
+        raise InvalidError(f"{name}: arguments are given by name, and {nameless[0]!r:.80} is no name")
     try:
         inspect.signature(function).bind(**arguments)
         source = inspect.getsource(function)
     except TypeError as error:
-        raise InvalidError(f"{getattr(function, '__name__', function)}: {error}") from error
+        raise InvalidError(f"{name}: {error}") from error
     except OSError as error:
         raise InvalidError(
-            f"the source of {function.__name__} is not available: define it in a file or a notebook's cell"
+            f"the source of {name} is not available: define it in a file or a notebook's cell"
         ) from error
     return TrainingProgram.of_function(source, arguments)

@@ -77,6 +77,7 @@ def create_or_adopt(
 ) -> Object:
     """Return the stage's object; create it if it does not exist.
 
+    If it is being deleted, whoever owns it, this waits until it is gone.
     An object of the same owner is replaced if it failed, or if it succeeded for an earlier run of the task
     (`StageIdentity.rerun`). One that has not ended is adopted, whichever attempt created it.
 
@@ -90,7 +91,7 @@ def create_or_adopt(
         ConflictError: an object of that name exists and belongs to another owner.
         UnavailableError: the deletion of a predecessor takes too long.
     """
-    deadline = time.monotonic() + GONE_SECONDS
+    deadline, waits = time.monotonic() + GONE_SECONDS, False
     while time.monotonic() < deadline:
         existing = client.find(cluster, target.resource, target.name, target.namespace)
         if existing is None:
@@ -100,10 +101,13 @@ def create_or_adopt(
                 continue  # another attempt or somebody else created it first: read again
             identity.notify(f"{target} created (uid {created['metadata']['uid']})")
             return created
-        _check_owner(existing, target, identity)
-        if is_terminating(existing):
+        if is_terminating(existing):  # whoever owns it, its name will be free
+            if not waits:
+                identity.notify(f"{target} is being deleted: it is created again when it is gone")
+            waits = True
             time.sleep(POLL_SECONDS)
             continue
+        _check_owner(existing, target, identity)
         try:
             if not _must_replace(existing, target, identity):
                 adopted = _adopt(cluster, target, existing, identity)
@@ -121,8 +125,7 @@ def create_or_adopt(
         except (ConflictError, NotFoundError):
             continue  # it changed since it was read: read again
     raise UnavailableError(
-        f"{target} of an earlier attempt is still being deleted after {GONE_SECONDS:.0f} s; "
-        "check its finalizers, then try again"
+        f"{target} is still being deleted after {GONE_SECONDS:.0f} s; check its finalizers, then try again"
     )
 
 

@@ -10,5 +10,6 @@ and never get an exception of the client. Nothing here knows what a job is.
 - `logs`, `events`: the output of pods, and the Events of an object
 - `watch`, `informer`: one LIST+WATCH with a cache; `informer_group`: several
 - `shared`: one LIST+WATCH for all waiters of a process
-- `errors`: converts the client's exceptions into ours
+- `errors`: converts the client's exceptions into ours; `forbidden`: advice for each cause of a 403
+- `yaml_keys`: keys of maps in YAML, for the readers of manifests
 """

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from edl_workflows.core.exceptions import InvalidError, NoClusterError
-from edl_workflows.runtime.kube import errors
+from edl_workflows.runtime.kube import errors, proxies
 
 DEFAULT_NAMESPACE = "default"
 _HOME_CONFIG = Path("~/.kube/config")
@@ -100,18 +100,21 @@ class Cluster:
         """
         from kubernetes import config
 
-        file = str(path or os.environ.get("KUBECONFIG") or _HOME_CONFIG.expanduser())
+        file = str(path or default_kubeconfig())
         _check_exists(file)
         configuration = _new_configuration()
         reading = f"read the kubeconfig {file}"
         with _READING_KUBECONFIG, errors.mapping_errors(reading), _well_formed(file):
             config.load_kube_config(file, context, client_configuration=configuration, persist_config=False)
             contexts, current = config.list_kube_config_contexts(file)
-        chosen = next((c for c in contexts if c["name"] == context), current)
+            chosen = next((c for c in contexts if c["name"] == context), current)
+            proxy = proxies.kubeconfig_proxy(read_kubeconfigs(file), chosen["name"])
         details = chosen.get("context") or {}
         identity = f"{configuration.host}|{chosen['name']}|{details.get('user', '')}|{file}"
         return cls(
-            _api_client(configuration), details.get("namespace") or DEFAULT_NAMESPACE, _digest(identity)
+            _api_client(configuration, proxy),
+            details.get("namespace") or DEFAULT_NAMESPACE,
+            _digest(identity),
         )
 
     @classmethod
@@ -162,6 +165,12 @@ class Cluster:
         """The API server's URL."""
         return str(self.api_client.configuration.host)
 
+    @property
+    def route(self) -> str:
+        """The API server's URL, and the proxy on the way to it, for messages."""
+        proxy = self.api_client.configuration.proxy
+        return f"{self.server} through the proxy {proxy}" if proxy else self.server
+
     def observed_by(self, observer: Observer) -> Self:
         """The same cluster, with `observer` told of each request."""
         return replace(self, observer=observer)
@@ -204,6 +213,23 @@ def _check_exists(file: str) -> None:
             f"cannot read the kubeconfig {file}: there is no such file; name another with --kubeconfig or "
             f"$KUBECONFIG, or run `edl local up`: {_LOCAL_UP}"
         )
+
+
+def default_kubeconfig() -> str:
+    """The kubeconfig that kubectl reads by default; $KUBECONFIG may list several files."""
+    return os.environ.get("KUBECONFIG") or str(_HOME_CONFIG.expanduser())
+
+
+def read_kubeconfigs(file: str) -> list[Any]:
+    """The contents of the files of a kubeconfig that exist.
+
+    Args:
+        file: the path, or several as in $KUBECONFIG.
+    """
+    import yaml
+
+    paths = [Path(path).expanduser() for path in file.split(os.pathsep) if path]
+    return [yaml.safe_load(path.read_bytes()) for path in paths if path.exists()]
 
 
 @contextmanager
@@ -250,11 +276,13 @@ def _new_configuration() -> Any:
     return configuration
 
 
-def _api_client(configuration: Any) -> Any:
+def _api_client(configuration: Any, proxy: str = "") -> Any:
     from kubernetes.client import ApiClient
 
     from edl_workflows import __version__
 
+    configuration.proxy = None  # `use_proxy` decides
     client = ApiClient(configuration)
+    proxies.use_proxy(client, proxy)
     client.user_agent = f"edl-workflows/{__version__}"
     return client

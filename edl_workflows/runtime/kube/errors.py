@@ -22,8 +22,10 @@ from edl_workflows.core.exceptions import (
     Problem,
     UnavailableError,
 )
+from edl_workflows.runtime.kube.forbidden import advise_forbidden
 
 _LOOPBACK = "https://127.0.0.1:"
+_PROXY_ADVICE = "; HTTPS_PROXY, HTTP_PROXY, NO_PROXY or the kubeconfig's proxy-url chose the proxy"
 _LOCAL_ADVICE = "; if it is the embedded cluster, start it with `edl local up`"
 
 
@@ -37,7 +39,7 @@ def mapping_errors(action: str, server: str = "") -> Iterator[None]:
 
     Args:
         action: what the block does, such as ``create ElasticJob default/mnist``.
-        server: its address, for errors of the connection.
+        server: its address and the way to it (`connect.Cluster.route`), for errors of the connection.
 
     Raises:
         EdlError: instead of an exception of the client. Other exceptions pass.
@@ -59,7 +61,7 @@ def map_error(error: Exception, action: str, server: str = "") -> EdlError | Non
     Args:
         error: what the client raised.
         action: what was requested, as ``create ElasticJob default/mnist``.
-        server: its address, for errors of the connection.
+        server: its address and the way to it (`connect.Cluster.route`), for errors of the connection.
     """
     import urllib3.exceptions
     from kubernetes.client.exceptions import ApiException, OpenApiException
@@ -84,7 +86,7 @@ def map_error(error: Exception, action: str, server: str = "") -> EdlError | Non
         case urllib3.exceptions.HTTPError() | urllib3.exceptions.HTTPWarning() | HTTPException():
             return UnavailableError(
                 f"cannot {action}: {_connection_cause(error)}; check that the API server{where} runs and can "
-                f"be reached{_LOCAL_ADVICE if server.startswith(_LOOPBACK) else ''}"
+                f"be reached{_connection_advice(server)}"
             )
         case json.JSONDecodeError() | UnicodeDecodeError():
             return UnavailableError(
@@ -95,6 +97,12 @@ def map_error(error: Exception, action: str, server: str = "") -> EdlError | Non
                 f"cannot {action}: {error}; check the connection to the API server{where}"
             )
     return None
+
+
+def _connection_advice(server: str) -> str:
+    if " through the proxy " in server:
+        return _PROXY_ADVICE
+    return _LOCAL_ADVICE if server.startswith(_LOOPBACK) else ""
 
 
 def of_status(status: Mapping[str, Any], action: str) -> EdlError:
@@ -132,7 +140,7 @@ def _of_code(code: int, status: Mapping[str, Any], action: str) -> EdlError:
         case 401:
             return ForbiddenError(f"{prefix}; the credentials are missing or expired: renew them")
         case 403:
-            return ForbiddenError(f"{prefix}; ask for a Role that allows it")
+            return ForbiddenError(f"{prefix}; {advise_forbidden(message)}")
         case 404:
             return NotFoundError(f"{prefix}; {_missing_advice(status)}")
         case 409:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from edl_workflows.core.backoff import Backoff
-from edl_workflows.core.exceptions import EdlError
+from edl_workflows.core.exceptions import EdlError, NotFoundError
 from edl_workflows.core.jobs import cache_fields
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.cache import IndexFunction, KeepFunction, ObjectCache, ObjectChange
@@ -37,7 +37,7 @@ class Informer:
 
     A broken connection is resumed from the last resourceVersion. If the server no longer knows that version,
     the scope is listed again, and listeners are notified only of the differences. The informer runs until
-    `stop`.
+    `stop`. It also waits for a kind that the server does not have, and lists it when the server does.
 
     Args:
         source: the API server; the informer's thread connects to it.
@@ -139,6 +139,8 @@ class Informer:
     def _explained(self, error: Exception) -> EdlError:
         """The error to report for any failure."""
         self._cluster = None  # credentials or the server's address may have been renewed
+        if isinstance(error, NotFoundError):
+            self._version = ""  # the kind's definition was deleted; a new one begins with other objects
         if isinstance(error, EdlError):
             return error
         # An error of the source's `connect`, or a defect of a listener or an index: start over with a LIST.

@@ -78,7 +78,7 @@ def read_end(cluster: Cluster, pod: str, namespace: str, options: LogOptions, mo
     response = transport.open_stream(cluster, request)
     kept = bytearray()
     try:
-        with errors.mapping_errors(request.action, cluster.server):
+        with errors.mapping_errors(request.action, cluster.route):
             for chunk in response.stream(65536, decode_content=True):
                 kept += chunk
                 del kept[:-most]

@@ -74,7 +74,7 @@ def send_for_text(cluster: Cluster, request: ApiRequest) -> str:
 
 def open_stream(cluster: Cluster, request: ApiRequest) -> Any:
     """Send once, and return the open ``urllib3.HTTPResponse``; the caller reads and closes it."""
-    with errors.mapping_errors(request.action, cluster.server):
+    with errors.mapping_errors(request.action, cluster.route):
         return _send_once(cluster, request)
 
 
@@ -82,7 +82,7 @@ def _retried(cluster: Cluster, request: ApiRequest, once: Callable[[], Any]) -> 
     def on(error: Exception) -> bool | float:
         return retry_after(error, idempotent=request.idempotent)
 
-    with errors.mapping_errors(request.action, cluster.server):
+    with errors.mapping_errors(request.action, cluster.route):
         for attempt in stamina.retry_context(
             on=on,
             attempts=cluster.policy.attempts,
@@ -196,7 +196,7 @@ class LineStream:
         self._response = response = open_stream(self._cluster, self._request)
         try:
             if not self.closed:
-                with errors.mapping_errors(self._request.action, self._cluster.server):
+                with errors.mapping_errors(self._request.action, self._cluster.route):
                     yield from lines(response, self._longest)
         except EdlError:
             if not self.closed:  # reads of a closed response fail; that is what closing means

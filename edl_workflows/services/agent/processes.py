@@ -56,6 +56,9 @@ FATAL = 1
 _NOT_OPENED = 2
 """With which Python ends if it can't open its script."""
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_ERROR_LINE = re.compile(r"^(?:\[rank\d+\]: )?([\w.]+(?:Error|Exception): .*)$", re.MULTILINE)
+"""The last line of a traceback; PyTorch adds the rank."""
+_NO_SUCH_FILE = re.compile(r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']+)'")
 _PLAIN_OPTIONS = re.compile(r"-[bBdEIOPqRsSuvx]+")
 """Options of Python without an argument, with which it still runs the script."""
 
@@ -87,6 +90,24 @@ def explain_missing_script(command: Sequence[str], code: int, output: str) -> st
     return (
         f"edl agent: there is no file {script}{where}; is the script in the image or a volume, and is the "
         "command's path to it right?\n"
+    )
+
+
+def explain_missing_file(code: int, output: str) -> str:
+    """A hint for a program that ended since a file with a relative path was not there; "" for any other end.
+
+    Args:
+        code: exit code of the process, which began in this process's directory.
+        output: its last lines.
+    """
+    errors = _ERROR_LINE.findall(output) if code else []
+    missing = _NO_SUCH_FILE.fullmatch(errors[-1]) if errors else None
+    path = missing["path"] if missing else "/"
+    if Path(path).is_absolute() or os.path.lexists(path):
+        return ""
+    return (
+        f"edl agent: there is no {path} in the working directory {Path.cwd()}; files beside the script don't "
+        "travel with it: put them into the image or a volume, and give their absolute path\n"
     )
 
 
@@ -202,6 +223,9 @@ class TrainingProcess:
         with contextlib.suppress(OSError):  # the working directory is gone
             if explanation := explain_missing_script(self._command, code, self.last_lines):
                 self._unfound = True
+            else:
+                explanation = explain_missing_file(code, self.last_lines)
+            if explanation:
                 self._write(explanation.encode())
         self._done.set()
         self._on_exit()

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -18,8 +19,8 @@ from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.kubernetes import names
 from edl_workflows.runtime.kube.connect import Cluster
-from edl_workflows.runtime.kube.events import Recorder
-from edl_workflows.runtime.kube.resources import ALL_NAMESPACES, Scope
+from edl_workflows.runtime.kube.events import EventNote, Recorder
+from edl_workflows.runtime.kube.resources import ALL_NAMESPACES, CRDS, Scope
 from edl_workflows.services.controller.allocator import Allocator, AllocatorOptions
 from edl_workflows.services.controller.apply import Applier
 from edl_workflows.services.controller.metrics import ControllerMetrics
@@ -84,11 +85,16 @@ class Manager:
         isolated = options.settings.network_policies
         job_kinds = tuple(kind.isolated() if isolated else kind for kind in options.kinds)
         sources = kinds.watched_sources(job_kinds)
-        self.world = ObservedCluster(observed, options.namespace, sources, self._queue.add, self._log_failure)
+        definitions = [kind.source.api for kind in job_kinds]
+        self.world = ObservedCluster(
+            observed, options.namespace, sources, definitions, self._queue.add, self._report_failure
+        )
+        for api in definitions:
+            metrics.observe_definition(api.kind, partial(self.world.is_missing, api))
         recorder = Recorder(observed, names.CONTROLLER)
-        applier = Applier(observed, self.world, recorder, guard)
+        self._applier = Applier(observed, self.world, recorder, guard)
         self._reconciler = Reconciler(
-            self.world, applier, job_kinds, options.settings, lambda: dt.datetime.now(dt.UTC), metrics
+            self.world, self._applier, job_kinds, options.settings, lambda: dt.datetime.now(dt.UTC), metrics
         )
         context = ScalingContext(
             observed, options.namespace, self.world, options.settings, guard, self._queue.add, metrics
@@ -167,15 +173,25 @@ class Manager:
         if outcome.requeue_after is not None:
             self._queue.add_after(group, outcome.requeue_after)
 
-    def _log_failure(self, scope: Scope, error: EdlError) -> None:
+    def _report_failure(self, scope: Scope, error: EdlError) -> None:
         resource = scope.resource
-        if isinstance(error, NotFoundError):
-            log.error(
-                "the API server does not have this kind: "
-                "install the CRDs with `edl crds install`; trying again"
-                if any(resource == kind.source.api for kind in self._options.kinds)
-                else "the API server does not have this kind: it is older than Kubernetes 1.29; trying again",
-                resource=f"{resource.plural}.{resource.group}",
-            )
-        else:
+        if not isinstance(error, NotFoundError):
             log.warning("watch failed; trying again", resource=resource.plural, error=str(error))
+            return
+        definition = f"{resource.plural}.{resource.group}"
+        if not self.world.is_missing(resource):
+            log.error(
+                "the API server does not have this kind: it is older than Kubernetes 1.29; trying again",
+                resource=definition,
+            )
+            return
+        message = (
+            f"the API server does not have {resource.kind}s, so they are not reconciled: install the "
+            "definitions with `edl crds install`"
+        )
+        log.error(message, resource=definition)
+        # Events about objects without a namespace are in `default`, where this process may have no rights.
+        metadata = {"name": definition, "namespace": self._options.namespace or "default"}
+        crd = {"apiVersion": CRDS.api_version, "kind": CRDS.kind, "metadata": metadata}
+        note = EventNote("DefinitionMissing", message, "Warning")
+        self._applier.record_event(crd, note, dt.datetime.now(dt.UTC))

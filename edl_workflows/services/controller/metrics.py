@@ -31,6 +31,12 @@ class ControllerMetrics(ProcessMetrics):
         self._retries = Counter(
             "edl_controller_retries", "Jobs put back with a back-off.", registry=self.registry
         )
+        self._missing = Gauge(
+            "edl_controller_definition_missing",
+            "1 while the API server lacks the kind's definition.",
+            ["kind"],
+            registry=self.registry,
+        )
 
         self._allocation_seconds = Histogram(
             "edl_controller_allocation_seconds",
@@ -70,6 +76,10 @@ class ControllerMetrics(ProcessMetrics):
     def observe_queue(self, depth: Callable[[], float]) -> None:
         """Read the queue's depth from `depth` at each scrape."""
         self._depth.set_function(depth)
+
+    def observe_definition(self, kind: str, missing: Callable[[], bool]) -> None:
+        """Read at each scrape whether a kind's definition is missing."""
+        self._missing.labels(kind).set_function(missing)
 
     def allocated(self, policy: str, seconds: float) -> None:
         """Count a policy's decision that took `seconds`."""

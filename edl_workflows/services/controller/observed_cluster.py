@@ -4,18 +4,19 @@ There is one informer for each `Source`. The controller puts what it writes into
 decision is based on a state older than the controller's own last write.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
 
-from edl_workflows.core.exceptions import EdlError
-from edl_workflows.core.jobs.kind import Source
+from edl_workflows.core.exceptions import EdlError, NotFoundError
+from edl_workflows.core.jobs.kind import Kind, Source
 from edl_workflows.runtime.kube.cache import ObjectChange
 from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
 from edl_workflows.runtime.kube.informer import Informer
 from edl_workflows.runtime.kube.informer_group import InformerGroup
-from edl_workflows.runtime.kube.resources import Object, Scope, key_of
+from edl_workflows.runtime.kube.resources import ApiResource, Object, Scope, key_of
 
 log = structlog.get_logger(__name__)
 
@@ -44,10 +45,14 @@ def group_of(source: Source, obj: Mapping[str, Any]) -> JobGroup | None:
 class ObservedCluster(InformerGroup):
     """The informers of all sources.
 
+    A definition that the cluster lacks, or that is deleted, stops only the kinds that need it. They come by
+    themselves when the definition does.
+
     Args:
         cluster: the API server.
         namespace: the watched namespace, or `ALL_NAMESPACES`.
         sources: what to watch.
+        definitions: those of the sources' resources that have a definition of ours.
         on_change: called with each group in which something changed, from an informer's thread.
         report: see `InformerGroup`.
     """
@@ -57,10 +62,13 @@ class ObservedCluster(InformerGroup):
         cluster: Cluster,
         namespace: str,
         sources: Sequence[Source],
+        definitions: Collection[ApiResource],
         on_change: Callable[[JobGroup], None],
         report: Callable[[Scope, EdlError], None],
     ) -> None:
         self._notify = on_change
+        self._definitions = frozenset(definitions)
+        self._missing: set[ApiResource] = set()
         self._by_source = {
             source: self._informer(ClusterSource.of(cluster), namespace, source) for source in sources
         }
@@ -68,6 +76,26 @@ class ObservedCluster(InformerGroup):
         self._sources: dict[tuple[str, str], list[Source]] = {}
         for source in sources:
             self._sources.setdefault((source.api.api_version, source.api.kind), []).append(source)
+
+    @property
+    def unlisted(self) -> list[Scope]:
+        """What is not listed yet. A missing definition does not count, unless all are missing."""
+        scopes = super().unlisted
+        if self._missing == self._definitions:
+            return scopes
+        return [scope for scope in scopes if scope.resource not in self._missing]
+
+    def wait_synced(self, seconds: float) -> bool:
+        """Wait until decisions can be made. Return False on time-out."""
+        return super().wait_synced(seconds) or not self.unlisted
+
+    def is_missing(self, resource: ApiResource) -> bool:
+        """Whether the API server lacks the definition of a resource."""
+        return resource in self._missing
+
+    def serves(self, kind: Kind) -> bool:
+        """Whether the API server has all definitions that decisions about a kind need."""
+        return self._missing.isdisjoint(source.api for source in (kind.source, *kind.observes))
 
     def of_group(self, source: Source, group: JobGroup) -> list[Object]:
         """The objects of a source that belong to the group, by name."""
@@ -98,6 +126,21 @@ class ObservedCluster(InformerGroup):
         objects = (obj for source in sources for obj in self.of_group(source, group))
         return next((obj for obj in objects if obj["metadata"]["name"] == name), None)
 
+    def _note_missing(self, resource: ApiResource, error: EdlError, _failures: int) -> None:
+        if isinstance(error, NotFoundError):
+            self._missing.add(resource)
+
+    def _note_served(self, resource: ApiResource) -> None:
+        if resource not in self._missing:
+            return
+        self._missing.discard(resource)
+        log.info("the API server has this kind now", resource=f"{resource.plural}.{resource.group}")
+        # Decisions about these and other kinds were left out meanwhile.
+        for source, informer in self._by_source.items():
+            for group in {group_of(source, obj) for obj in informer.cache.items()}:
+                if group is not None:
+                    self._notify(group)
+
     def _sources_of(self, obj: Object) -> list[Source]:
         sources = self._sources.get((obj.get("apiVersion", ""), obj.get("kind", "")), ())
         return [s for s in sources if s.selects(obj) and group_of(s, obj) is not None]
@@ -117,4 +160,7 @@ class ObservedCluster(InformerGroup):
 
         informer = Informer(cluster, scope, {"group": index}, source.keep)
         informer.on_change(changed)
+        if source.api in self._definitions:
+            informer.on_error(partial(self._note_missing, source.api))
+            informer.on_sync(partial(self._note_served, source.api))
         return informer

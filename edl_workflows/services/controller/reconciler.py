@@ -74,9 +74,9 @@ class Reconciler:
 
     def reconcile(self, group: JobGroup) -> ReconcileResult:
         """Decide and apply for each object of the group. A failure for one object does not raise, and does
-        not affect the others."""
+        not affect the others. Kinds whose definition is missing are left out."""
         outcome = ReconcileResult()
-        for kind in self.kinds:
+        for kind in filter(self.world.serves, self.kinds):
             for manifest in self.world.of_group(kind.source, group):
                 outcome |= self._guarded(kind, manifest, group)
         return outcome

@@ -150,7 +150,7 @@ MISTAKES = (
         "env no list",
         put("spec/template", {"spec": {"containers": [{"name": "main", "env": {"A": "b"}}]}}),
         r"template\.spec\.containers\.0\.env",
-        server=None,
+        "containers[0].env in body must be of type array",
     ),
     Mistake("capitals in the name", put("metadata/name", "Ctr"), r"metadata\.name", "metadata.name"),
     Mistake("name too long", put("metadata/name", "c" * 51), r"metadata\.name: has 51", "metadata.name"),

@@ -44,6 +44,14 @@ def test_the_program_runs_with_its_modules_and_arguments(tmp_path: Path) -> None
     assert [one.name for one in folder.iterdir()] == [PROGRAM.digest]
 
 
+def test_packages_are_written_as_folders(tmp_path: Path) -> None:
+    """The program imports the modules of a package that travels with it."""
+    packages = {"models/__init__.py": "from .parts.net import SIZE\n", "models/parts/net.py": "SIZE = 3\n"}
+    program = TrainingProgram.of_script("train.py", "import models\nprint(models.SIZE)\n", packages)
+
+    assert run(environment(program, tmp_path)).stdout.strip() == "3"
+
+
 def test_the_programs_exit_code_is_kept(tmp_path: Path) -> None:
     """The program's exit code becomes that of the launcher, by which the agent judges the program."""
     assert (

@@ -19,8 +19,8 @@ from edl_workflows.core.kubernetes.objects import (
     FINAL_PHASES,
     Metadata,
     Model,
-    PodTemplate,
     TimeToLive,
+    WholePodTemplate,
     cel_rules,
     job_name_rules,
     raise_problems,
@@ -97,7 +97,7 @@ class Task(Model):
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
     type: DITaskType
     name: str = Field(default="", max_length=MAX_TASK_NAME)
-    template: PodTemplate = Field(default_factory=dict)
+    template: WholePodTemplate = Field(default_factory=dict)
     min_replicas: int | None = Field(default=None, ge=1, le=MAX_REPLICAS)
     max_replicas: int | None = Field(default=None, ge=1, le=MAX_REPLICAS)
 
@@ -272,7 +272,7 @@ def _find_task_problems(spec: DIJobSpec) -> list[Problem]:
 
 
 def _find_volume_problems(given: Sequence[Mapping[str, Any]]) -> list[Problem]:
-    """Each volume has a name of its own."""
+    """Each volume has a name of its own, and values of the right types."""
     names = [volume.get("name") for volume in given]
     missing = [
         Problem(f"volumes.{index}.name", "required field is missing")
@@ -280,7 +280,8 @@ def _find_volume_problems(given: Sequence[Mapping[str, Any]]) -> list[Problem]:
         if not volume or not isinstance(volume, str)
     ]
     twice = [name for name, count in Counter(map(str, names)).items() if count > 1 and name != "None"]
-    return missing + [Problem("volumes", f"there is more than one volume named {name!r}") for name in twice]
+    doubled = [Problem("volumes", f"there is more than one volume named {name!r}") for name in twice]
+    return missing + doubled + validation.part_problems("volumes", given, "Volume[]")
 
 
 def _doubled_volumes(spec: DIJobSpec, task: Task) -> list[Problem]:

@@ -106,7 +106,7 @@ SERVICES = _owned(api.SERVICES, "delete")
 SECRETS = _owned(api.SECRETS)
 CONFIG_MAPS = _owned(api.CONFIG_MAPS)
 SERVICE_ACCOUNTS = _owned(api.SERVICE_ACCOUNTS)
-ROLES = _owned(api.ROLES)
+ROLES = _owned(api.ROLES, "patch", keep=cache_fields.keep_whole)
 ROLE_BINDINGS = _owned(api.ROLE_BINDINGS)
 
 

@@ -494,4 +494,5 @@ def _find_env_problems(variables: Mapping[str, EnvVar]) -> list[Problem]:
             problems.append(Problem(f"{path}.name", f"{variable.name!r} differs from the key {key!r}"))
         if variable.value is not None and variable.value_from is not None:
             problems.append(Problem(path, "has both value and valueFrom; keep one"))
+        problems += validation.part_problems(f"{path}.valueFrom", variable.value_from, "EnvVarSource")
     return problems

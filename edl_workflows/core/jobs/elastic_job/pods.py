@@ -214,13 +214,16 @@ def _master_env(job: ElasticJob) -> list[dict[str, Any]]:
 
 def _master_container(settings: InstallationSettings) -> Container:
     requests = {"cpu": settings.master_cpu, "memory": settings.master_memory}
+    limits = {"memory": settings.master_memory_limit}
+    if settings.master_cpu_limit:
+        limits["cpu"] = settings.master_cpu_limit
     return {
         "name": "main",
         "image": settings.master_image,
         "command": list(settings.master_command),
         "ports": [{"name": "http", "containerPort": names.MASTER_PORT}],
         "readinessProbe": {"httpGet": {"path": "/healthz", "port": names.MASTER_PORT}, "periodSeconds": 5},
-        "resources": {"requests": requests, "limits": {"memory": settings.master_memory_limit}},
+        "resources": {"requests": requests, "limits": limits},
         "terminationMessagePolicy": "FallbackToLogsOnError",  # the job's message quotes its last line
     }
 

@@ -25,10 +25,11 @@ from edl_workflows.core.kubernetes.objects import Model, Resource
 MAX_BYTES = 96 * 1024
 """Size of a program with all its files. Linux passes at most 128 KiB in one environment variable."""
 MAX_FILES = 32
+_BYTE_ORDER_MARK = "\ufeff"
 PROGRAM_KEY = "program.json"
 """The key in the ConfigMap."""
 DIGEST_CHARACTERS = 10
-_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,96}\.py")
+_FILE_NAME = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_-]{0,96}/){0,8}[A-Za-z0-9_][A-Za-z0-9_.-]{0,96}\.py")
 """No path leaves the program's folder, and no name is taken for an option of Python."""
 TMP, TMP_VOLUME = "/tmp", "edl-tmp"  # noqa: S108 - in a pod
 _MODULE_NAMES = frozenset(dir(builtins)) | {"__name__", "__file__", "__builtins__"}
@@ -46,11 +47,11 @@ if __name__ == "__main__":
 
 
 class TrainingProgram(Model):
-    """A Python program of one or more files in one folder.
+    """A Python program of one or more files in one folder, and in packages below it.
 
     Attributes:
         main: name of the file that is run.
-        files: file name → text.
+        files: file name, relative to the folder → text.
     """
 
     main: str
@@ -63,7 +64,8 @@ class TrainingProgram(Model):
             if not _FILE_NAME.fullmatch(name):
                 raise ValueError(
                     f"{name[:80]!r}: a file's name ends with .py, such as train.py, and consists of at most "
-                    "100 letters, digits, '_', '-' and '.', the first of them no '-' or '.'"
+                    "100 letters, digits, '_', '-' and '.', the first of them no '-' or '.'; the folders of "
+                    "a package, at most 8, are named likewise, without '.'"
                 )
         return files
 
@@ -71,6 +73,10 @@ class TrainingProgram(Model):
     def _fits(self) -> Self:
         if self.main not in self.files:
             raise ValueError(f"the main file {self.main!r} is not among the files {sorted(self.files)}")
+        if "/" in self.main:
+            raise ValueError(
+                f"{self.main[:80]!r}: a file's name ends with .py and has no folder, if it is run"
+            )
         size = len(self.text.encode("utf-8", "surrogatepass"))
         if size > MAX_BYTES:
             raise ValueError(
@@ -85,14 +91,15 @@ class TrainingProgram(Model):
 
         Args:
             name: file name of the script.
-            text: its text.
-            modules: further modules of its folder, by file name.
+            text: its text. A byte order mark is left out.
+            modules: further modules of its folder and of packages there, by file name.
 
         Raises:
             InvalidError: a file is not valid Python, the program is too large, or a file's name is not
                 allowed.
         """
         files = {**(modules or {}), name: text}
+        files = {file: content.removeprefix(_BYTE_ORDER_MARK) for file, content in files.items()}
         for file, content in files.items():
             _parse(content, file)
         return cls._checked(name, files)
@@ -111,7 +118,7 @@ class TrainingProgram(Model):
 
         Raises:
             InvalidError: `source` is not that of one function, the function uses a name of its module, an
-                argument is not a JSON value, or the program is too large.
+                argument is not a JSON value or has a key that is no text, or the program is too large.
         """
         text, name = _without_decorators(source)
         _refuse_outer_names(text, name)
@@ -121,6 +128,11 @@ class TrainingProgram(Model):
             raise InvalidError(
                 f"the arguments of {name} must be JSON values, since they travel as text: {error}"
             ) from error
+        if place := find_key_without_text(arguments or {}):
+            raise InvalidError(
+                f"the arguments of {name}: {place}, which JSON would make a text; write the key as a text, "
+                "and convert it in the function"
+            )
         main = "program.py"
         return cls._checked(main, {main: _HEAD + text + _CALL.format(function=name, arguments=values)})
 
@@ -188,6 +200,21 @@ def _parse(text: str, file: str) -> ast.Module:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         reason = error.msg if isinstance(error, SyntaxError) else str(error) or type(error).__name__
         raise InvalidError(f"{file}{line}: this is not valid Python: {reason}") from error
+
+
+def find_key_without_text(value: Any, path: str = "") -> str:
+    """Where a value has a key that is no text; empty if it has none. JSON makes texts of such keys, which the
+    function would not find."""
+    if isinstance(value, Mapping):
+        for key, child in value.items():
+            if not isinstance(key, str):
+                return f"{path or 'the map'} has the key {key!r:.80}"
+            if place := find_key_without_text(child, f"{path}.{key}" if path else key):
+                return place
+    elif isinstance(value, list | tuple):
+        places = (find_key_without_text(child, f"{path}[{index}]") for index, child in enumerate(value))
+        return next(filter(None, places), "")
+    return ""
 
 
 def _without_decorators(source: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from edl_workflows.core.jobs import manifests, obstacles
-from edl_workflows.core.jobs.actions import Actions, Deletion, Manifest, Observed
+from edl_workflows.core.jobs.actions import Actions, Deletion, Manifest, Observed, Patch
 from edl_workflows.core.jobs.elastic_job import pods
 from edl_workflows.core.jobs.elastic_job.facts import ElasticJobFacts
 from edl_workflows.core.jobs.elastic_job.missing_pods import missing_pods_event, why_pods_are_missing
@@ -154,7 +154,18 @@ def _run(facts: ElasticJobFacts) -> Actions:
     new = facts.job.status.phase in (None, ElasticJobPhase.CREATED)
     outcome = _phase(facts) if complete or not new else PhaseVerdict(ElasticJobPhase.CREATED, "JobCreated")
     actions = _act(facts, outcome, create=create, delete=delete)
+    actions = replace(actions, patch=(*actions.patch, *_role_changes(facts)))
     return actions if actions.requeue_after else replace(actions, requeue_after=_until_restart(facts) or None)
+
+
+def _role_changes(facts: ElasticJobFacts) -> Iterator[Patch]:
+    """Give the master's role the rights of this version: it may be older than the next master."""
+    for child in _needed(facts):
+        current = _find(facts, child)
+        if current is not None and current.get("rules") != child.get("rules"):
+            version = {"resourceVersion": current["metadata"]["resourceVersion"]}
+            body = {"metadata": version, "rules": child["rules"]}
+            yield Patch(child["apiVersion"], child["kind"], manifests.name_of(current), body)
 
 
 def _old_pods(facts: ElasticJobFacts) -> Iterator[Manifest]:

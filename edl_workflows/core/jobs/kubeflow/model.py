@@ -16,10 +16,10 @@ from edl_workflows.core.jobs.status import Job, JobStatus, KindPhase, ReplicaCou
 from edl_workflows.core.kubernetes.objects import (
     FINAL_PHASES,
     Model,
-    PodTemplate,
     Quantity,
     Status,
     TimeToLive,
+    WholePodTemplate,
     cel_rules,
     job_name_rules,
     raise_problems,
@@ -91,7 +91,7 @@ class KubeflowReplicaSpec(Model):
     default_policy: ClassVar[RestartPolicy] = RestartPolicy.NEVER
 
     replicas: int = Field(default=1, ge=1, le=10_000)
-    template: PodTemplate = Field(default_factory=dict)
+    template: WholePodTemplate = Field(default_factory=dict)
     restart_policy: RestartPolicy | None = None
 
     @property
@@ -302,6 +302,25 @@ def replica_rules(field: str, types: type[ReplicaType]) -> tuple[tuple[str, str]
             for kinds in single
         ),
     )
+
+
+def _text_at(root: str, *path: str) -> str:
+    """CEL: the text at a path, "" if it is absent."""
+    fields = [".".join((root, *path[: depth + 1])) for depth in range(len(path))]
+    return f"({' && '.join(f'has({field})' for field in fields)} ? {fields[-1]} : '')"
+
+
+def _unchanged(*path: str) -> tuple[str, str]:
+    return f"{_text_at('self', *path)} == {_text_at('oldSelf', *path)}", f"{'.'.join(path)}: is immutable"
+
+
+IMMUTABLE = (
+    _unchanged("runPolicy", "managedBy"),
+    _unchanged("runPolicy", "schedulingPolicy", "queue"),
+    _unchanged("schedulingPolicy", "queue"),
+)
+"""CEL rules of every kind, as in upstream's webhook: another manager would not know the pods that exist,
+and they were queued where they are."""
 
 
 def _restart_policy_problems(path: str, template: Mapping[str, object]) -> Iterator[Problem]:

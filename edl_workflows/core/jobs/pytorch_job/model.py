@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 from edl_workflows.core.exceptions import Problem
 from edl_workflows.core.jobs.kubeflow.model import (
     EXIT_CODES_2021,
+    IMMUTABLE,
     KEEP_PODS,
     STATIC_CLUSTER,
     KubeflowJob,
@@ -125,6 +126,7 @@ class PyTorchJobSpec(KubeflowSpec):
 
     model_config = cel_rules(
         *replica_rules(_SPECS, TorchReplicaType),
+        *IMMUTABLE,
         (
             f"!has({_BOUND}) || {keys_of(_SPECS, TorchReplicaType.WORKER)}.size() == 1",
             "elasticPolicy: it is about workers, and the job has none",

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from edl_workflows.core.jobs.kubeflow.model import (
     EXIT_CODES_2021,
+    IMMUTABLE,
     KEEP_PODS,
     STATIC_CLUSTER,
     KubeflowJob,
@@ -96,7 +97,7 @@ class TFJobSpec(KubeflowSpec):
             and the parameter servers only.
     """
 
-    model_config = cel_rules(*replica_rules(_SPECS, TFReplicaType))
+    model_config = cel_rules(*replica_rules(_SPECS, TFReplicaType), *IMMUTABLE)
     specs_field: ClassVar[str] = "tf_replica_specs"
     replica_types: ClassVar[type[ReplicaType]] = TFReplicaType
     tf_replica_specs: dict[TFReplicaKey, KubeflowReplicaSpec] = Field(max_length=len(TFReplicaType))

@@ -470,8 +470,10 @@ def _volumes(job: TrainingJobSpec) -> Iterator[Problem]:
     if job.mount_path and not job.mount_path.startswith("/"):
         yield Problem("mountPath", f"{job.mount_path!r} must be an absolute path")
     yield from _named("volumes", job.volumes)
+    yield from validation.part_problems("volumes", job.volumes, "Volume[]")
     volume_names = {volume.get("name") for volume in job.volumes}
     for key, mounts in (("VolumeMounts", job.volume_mounts), ("volumeMounts", job.volume_mounts_lower)):
+        yield from validation.part_problems(key, mounts, "VolumeMount[]")
         for index, mount in enumerate(mounts):
             if not isinstance(mount.get("mountPath"), str) or not mount["mountPath"]:
                 yield Problem(f"{key}.{index}.mountPath", "required field is missing")

@@ -1,18 +1,19 @@
 """``edl describe|delete|logs``: commands for one job; and functions that run stages for other commands."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edl_workflows.core.exceptions import NotFoundError
+from edl_workflows.core.exceptions import EdlError, NotFoundError
 from edl_workflows.pipelines.cli.jobs.completion import complete_job, complete_kind, complete_node
 from edl_workflows.pipelines.cli.options import ClusterFlags, Output, OutputFormat, expand_options
-from edl_workflows.pipelines.cli.output import Table, emit, print_line, print_log, say
+from edl_workflows.pipelines.cli.output import Table, emit, print_error, print_line, print_log, say
 
 if TYPE_CHECKING:
+    from edl_workflows.core.jobs.kind import Kind as JobKind
     from edl_workflows.pipelines.stages.description import R, StageSpec
     from edl_workflows.pipelines.waiting.identity import StageIdentity
     from edl_workflows.pipelines.waiting.outputs import Outputs
@@ -60,6 +61,68 @@ def run_with_progress(
     if isinstance(now, Skipped):
         say(f"skipped: {now.reason}")
     return now.outputs
+
+
+def run_all(
+    cluster: "Cluster",
+    stage: "StageSpec[R]",
+    requests: "Sequence[tuple[R, StageIdentity]]",
+    done: str,
+    *,
+    wait: bool,
+    timeout: float | None,
+) -> "tuple[list[Outputs], list[EdlError]]":
+    """Begin a stage for each request, then check or wait for each. One that fails keeps no other from it.
+
+    Args:
+        cluster: the API server.
+        stage: the stage.
+        requests: each with who begins it.
+        done: what the stage does to a job, for messages: ``created``.
+        wait: whether to wait for the goals.
+        timeout: longest time for all together, in seconds.
+
+    Returns:
+        The outputs, and the errors.
+    """
+    from edl_workflows.pipelines.stages import driver
+    from edl_workflows.pipelines.waiting.results import Failed
+    from edl_workflows.runtime.kube.connect import ClusterSource
+
+    deadline = None if timeout is None else time.time() + timeout
+    source = ClusterSource.of(cluster)
+    outputs: list[Outputs] = []
+    errors: list[EdlError] = []
+    begun = []
+    for request, who in requests:
+        try:
+            begun.append(stage.begin(cluster, request, who))
+        except EdlError as error:
+            errors.append(error)
+    for handle in begun:
+        try:
+            outcome = (
+                driver.wait_for_goal(source, handle, deadline, say)
+                if wait
+                else driver.check_now(cluster, handle)
+            )
+        except EdlError as error:
+            say(f"{handle} was {done}, but its state could not be read")
+            errors.append(error)
+            continue
+        if isinstance(outcome, Failed):
+            errors.append(outcome.error)
+        else:
+            outputs.append(outcome.outputs)
+    return outputs, errors
+
+
+def raise_all(errors: "Sequence[EdlError]") -> None:
+    """Raise the first error, if there is one, after the others were printed."""
+    for error in errors[1:]:
+        print_error(error)
+    if errors:
+        raise errors[0]
 
 
 def show_outputs(outputs: "Outputs", output: OutputFormat) -> None:
@@ -115,29 +178,47 @@ def describe(
 @app.command()
 @expand_options
 def delete(
-    name: Name,
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...", help="Names of jobs.", show_default=False, autocompletion=complete_job
+        ),
+    ],
     kind: Kind = JOB,
     wait: Wait = True,
     timeout: Timeout = None,
     *,
     target: ClusterFlags,
 ) -> None:
-    """Delete a job and all its pods. With `--kind ScalePlan`, delete a plan, which cancels it: the job gets
-    back the nodes that it had, unless the plan has ended or the new nodes have taken over."""
+    """Delete jobs and all their pods. A name that does not exist is an error, and the others are deleted.
+    With `--kind ScalePlan`, delete plans, which cancels them: their jobs get back the nodes that they had,
+    unless a plan has ended or the new nodes have taken over."""
     from edl_workflows.core.jobs.kinds import kind_of
-    from edl_workflows.pipelines.cli.jobs.listing import read_job
     from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
-    from edl_workflows.runtime.kube import client
 
     cluster, job_kind = target.connect(), kind_of(kind)
-    if job_kind.view is None:
-        client.get(cluster, job_kind.source.api, name)  # fails if the name is mistyped
+    requests, missing = [], []
+    for name in dict.fromkeys(names):
+        try:
+            _check_exists(cluster, job_kind, name)
+            requests.append((DeleteRequest.of({"name": name, "kind": kind}), new_identity()))
+        except EdlError as error:
+            missing.append(error)
+    outputs, errors = run_all(cluster, DELETE, requests, "deleted", wait=wait, timeout=timeout)
+    for deleted in outputs:
+        print_line(f"{kind} {deleted.namespace}/{deleted.name} deleted")
+    raise_all(missing + errors)
+
+
+def _check_exists(cluster: "Cluster", kind: "JobKind", name: str) -> None:
+    """Raise an error if the name is mistyped."""
+    from edl_workflows.pipelines.cli.jobs.listing import read_job
+    from edl_workflows.runtime.kube import client
+
+    if kind.view is None:
+        client.get(cluster, kind.source.api, name)
     else:
-        read_job(cluster, job_kind, name)
-    run_with_progress(
-        cluster, DELETE, DeleteRequest.of({"name": name, "kind": kind}), wait=wait, timeout=timeout
-    )
-    print_line(f"{kind} {cluster.namespace}/{name} deleted")
+        read_job(cluster, kind, name)
 
 
 @app.command()

@@ -15,7 +15,14 @@ import typer
 from edl_workflows.core.exceptions import InvalidError, JobFailedError
 from edl_workflows.core.jobs.elastic_job.adapters import Framework
 from edl_workflows.pipelines.cli.jobs.job import Timeout, show_outputs
-from edl_workflows.pipelines.cli.options import ClusterFlags, Output, OutputFormat, expand_options
+from edl_workflows.pipelines.cli.options import (
+    ClusterFlags,
+    LogFormat,
+    Output,
+    OutputFormat,
+    configure_logs,
+    expand_options,
+)
 from edl_workflows.pipelines.cli.output import print_log, say
 
 if TYPE_CHECKING:
@@ -146,7 +153,8 @@ def run(
     """Train with a Python script, without a manifest. Prints the logs of the workers as they are written,
     waits until the job has ended, and exits with its result. Ctrl-C lets the chief save, and deletes the job.
 
-    The script's text travels with the job, and so do the modules of its folder that it imports.
+    The script's text travels with the job, and so do the modules and packages of its folder that
+    it imports.
     """
     from edl_workflows.core.jobs.elastic_job.from_program import render_job
     from edl_workflows.pipelines.client.train import read_script, submit
@@ -168,6 +176,7 @@ def _open(on: PlaceName, target: ClusterFlags) -> "Place":
 
     if on is PlaceName.CLUSTER or target.kubeconfig is not None or target.context is not None:
         return open_place(target.connect(), say)
+    configure_logs(LogFormat.CONSOLE, verbose=False)
     return open_place("local", say).in_namespace(target.namespace)
 
 

@@ -93,7 +93,7 @@ def execute_stage(stage: StageSpec[Any], values: dict[str, Any], flags: StageFla
 
 
 def _identifier(field: RequestField) -> str:
-    return field.argument.cli_name if field.argument.cli == "argument" else field.name
+    return (field.argument.cli_name or field.name) if field.argument.cli == "argument" else field.name
 
 
 def _annotation(field: RequestField) -> Any:

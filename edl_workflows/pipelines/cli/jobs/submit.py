@@ -1,6 +1,5 @@
 """``edl submit``: creates jobs from manifests, or shows what would be created."""
 
-import time
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -9,16 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edl_workflows.core.exceptions import EdlError, InvalidError
-from edl_workflows.pipelines.cli.jobs.job import Timeout, Wait, new_identity, show_outputs
+from edl_workflows.pipelines.cli.jobs.job import (
+    Timeout,
+    Wait,
+    new_identity,
+    raise_all,
+    run_all,
+    show_outputs,
+)
 from edl_workflows.pipelines.cli.jobs.manifests import read_manifests
 from edl_workflows.pipelines.cli.options import ClusterFlags, Output, OutputFormat, expand_options
-from edl_workflows.pipelines.cli.output import Table, emit, print_error, say
+from edl_workflows.pipelines.cli.output import Table, emit
 
 if TYPE_CHECKING:
     from edl_workflows.pipelines.stages.submit import SubmitRequest
-    from edl_workflows.pipelines.waiting.identity import StageIdentity
     from edl_workflows.pipelines.waiting.outputs import Outputs
-    from edl_workflows.runtime.kube.connect import Cluster
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -65,7 +69,7 @@ def submit(
 ) -> None:
     """Create jobs from manifests. All manifests are checked before the first job is created. With --wait,
     wait until the jobs have succeeded."""
-    from edl_workflows.pipelines.stages.submit import SubmitRequest, complete_manifest
+    from edl_workflows.pipelines.stages.submit import SUBMIT, SubmitRequest, complete_manifest
 
     paths = [*(manifests or ()), *(filename or ())]
     if not paths:
@@ -81,12 +85,9 @@ def submit(
     jobs = [(request, new_identity()) for request in requests]
     for request, who in jobs:
         complete_manifest(request, who, cluster.namespace)  # raises before anything is created
-    outputs, errors = _submit_all(cluster, jobs, wait=wait, timeout=timeout)
+    outputs, errors = run_all(cluster, SUBMIT, jobs, "created", wait=wait, timeout=timeout)
     _show_outputs(outputs, output)
-    for refusal in errors[1:]:
-        print_error(refusal)
-    if errors:
-        raise errors[0]
+    raise_all(errors)
 
 
 def _check_jobs(
@@ -111,47 +112,6 @@ def _context_namespace(target: ClusterFlags) -> str:
         return target.connect().namespace
     except EdlError:
         return "default"
-
-
-def _submit_all(
-    cluster: "Cluster",
-    jobs: "Sequence[tuple[SubmitRequest, StageIdentity]]",
-    *,
-    wait: bool,
-    timeout: float | None,
-) -> "tuple[list[Outputs], list[EdlError]]":
-    """Create all jobs, then check or wait for each. Return the outputs of jobs, and the errors."""
-    from edl_workflows.pipelines.stages import driver
-    from edl_workflows.pipelines.stages.submit import SUBMIT
-    from edl_workflows.pipelines.waiting.results import Failed
-    from edl_workflows.runtime.kube.connect import ClusterSource
-
-    deadline = None if timeout is None else time.time() + timeout
-    source = ClusterSource.of(cluster)
-    outputs: list[Outputs] = []
-    errors: list[EdlError] = []
-    begun = []
-    for request, who in jobs:
-        try:
-            begun.append(SUBMIT.begin(cluster, request, who))
-        except EdlError as error:
-            errors.append(error)
-    for handle in begun:
-        try:
-            outcome = (
-                driver.wait_for_goal(source, handle, deadline, say)
-                if wait
-                else driver.check_now(cluster, handle)
-            )
-        except EdlError as error:
-            say(f"{handle} was created, but its state could not be read")
-            errors.append(error)
-            continue
-        if isinstance(outcome, Failed):
-            errors.append(outcome.error)
-        else:
-            outputs.append(outcome.outputs)
-    return outputs, errors
 
 
 def _show_outputs(outputs: "Sequence[Outputs]", output: OutputFormat) -> None:

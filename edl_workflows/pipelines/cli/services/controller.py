@@ -52,6 +52,15 @@ class JobFlags:
             show_default=False,
         ),
     ] = None
+    master_cpu_limit: Annotated[
+        str,
+        typer.Option(
+            metavar="QUANTITY",
+            help="CPU limit of masters whose template names no resources, for namespaces whose "
+            "ResourceQuota counts limits.cpu; default none.",
+            show_default=False,
+        ),
+    ] = ""
     tf_cluster_domain: Annotated[
         str | None,
         typer.Option(
@@ -110,6 +119,7 @@ class JobFlags:
         given: dict[str, Any] = {
             "master_template": _read_template(self.master_template) if self.master_template else None,
             "master_image": self.master_image,
+            "master_cpu_limit": self.master_cpu_limit,
             "tf_cluster_domain": self.tf_cluster_domain,
             "di_server_url": self.di_server_url,
             "di_service_domain": self.di_service_domain,

@@ -7,11 +7,24 @@ import typer
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.pipelines.cli.options import Kinds, kinds_of
 from edl_workflows.pipelines.cli.output import print_document
-from edl_workflows.pipelines.install.options import NAMESPACE, InstallOptions, InstallPart, PullPolicy
+from edl_workflows.pipelines.install.options import (
+    NAMESPACE,
+    CrdMode,
+    InstallOptions,
+    InstallPart,
+    PullPolicy,
+)
 
 app = typer.Typer()
 
-Image = Annotated[str, typer.Option(help="Image of the controller and of masters, built from Containerfile.")]
+Image = Annotated[
+    str,
+    typer.Option(
+        help="Image of the controller and of masters, built from Containerfile. Required except with "
+        "`--crds only`.",
+        show_default=False,
+    ),
+]
 Print = Annotated[bool, typer.Option("--print", help="Print the manifests as YAML and do nothing else.")]
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the controller.")]
 JobsNamespace = Annotated[
@@ -69,6 +82,21 @@ MasterAccounts = Annotated[
         show_default=False,
     ),
 ]
+MasterCpuLimit = Annotated[
+    str,
+    typer.Option(
+        metavar="QUANTITY",
+        help="CPU limit of masters, for namespaces whose ResourceQuota counts limits.cpu.",
+        show_default="none",
+    ),
+]
+Crds = Annotated[
+    CrdMode,
+    typer.Option(
+        help="Print the definitions and the roles of people and pipelines, which all installations of a "
+        "cluster share, with the installation, or only them, or the installation without them."
+    ),
+]
 BrainDatabaseSecret = Annotated[
     str,
     typer.Option(
@@ -81,7 +109,7 @@ BrainDatabaseSecret = Annotated[
 
 @app.command()
 def install(
-    image: Image,
+    image: Image = "",
     print_: Print = False,
     namespace: Namespace = NAMESPACE,
     jobs_namespace: JobsNamespace = "",
@@ -95,11 +123,14 @@ def install(
     network_policies: NetworkPolicies = True,
     admission_policies: AdmissionPolicies = True,
     master_account: MasterAccounts = None,
+    master_cpu_limit: MasterCpuLimit = "",
+    crds: Crds = CrdMode.WITH,
 ) -> None:
     """Print the manifests of an installation: `edl install --image … --print | kubectl apply -f -`.
 
     They contain the definitions, a namespace, permissions, and the controller with its metrics Service,
-    NetworkPolicy and PodDisruptionBudget. To upgrade, apply the manifests of the newer version.
+    NetworkPolicy and PodDisruptionBudget. To upgrade, apply the manifests of the newer version. To uninstall,
+    delete those of `--crds without`: deleting a definition deletes every job of its kind in the cluster.
     """
     from edl_workflows.pipelines.install.crds import render_yaml
     from edl_workflows.pipelines.install.manifests import installation_manifests
@@ -118,6 +149,8 @@ def install(
         network_policies=network_policies,
         admission_policies=admission_policies,
         master_accounts=tuple(master_account or ()),
+        master_cpu_limit=master_cpu_limit,
+        crds=crds,
     )
     if not print_:
         raise InvalidError(

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from edl_workflows.airflow.hooks.elastic_job import ConnectionSettings, ElasticJobHook
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
-from edl_workflows.runtime.kube.resources import NAMESPACES
+from edl_workflows.runtime.kube.resources import NAMESPACES, Scope
 from edl_workflows.testing import ApiServerProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore:::(?!edl_workflows)")
@@ -41,6 +42,27 @@ def test_a_connection_leads_to_its_cluster(
 
     assert found.namespace == cluster.namespace
     assert client.get(found, NAMESPACES, cluster.namespace)["metadata"]["name"] == cluster.namespace
+
+
+@pytest.mark.parametrize("way", ["path", "content"])
+def test_the_proxy_is_the_one_that_kubectl_would_use(
+    server: ApiServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A server of this machine is reached directly, whatever the environment says; the kubeconfig's
+    ``proxy-url`` is used."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    kubeconfig = yaml.safe_load(server.kubeconfig.read_text())
+
+    def connect() -> Cluster:
+        file = tmp_path / "config"
+        file.write_text(yaml.safe_dump(kubeconfig))
+        named = {"kube_config_path": str(file)} if way == "path" else {"kube_config": file.read_text()}
+        return hook(monkeypatch, named).cluster()
+
+    assert client.list_objects(connect(), Scope(NAMESPACES)).items
+
+    kubeconfig["clusters"][0]["cluster"]["proxy-url"] = "http://proxy.example:3128"
+    assert connect().route.endswith(" through the proxy http://proxy.example:3128")
 
 
 def test_who_waits_by_one_connection_shares_its_watch(

@@ -3,6 +3,7 @@
 from importlib import import_module, util
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +36,21 @@ def test_a_result_makes_no_objects_in_other_tasks(value: Any) -> None:
         return
 
     assert serde.deserialize(serde.serialize({"result": result})) == {"result": value}
+
+
+NUMBERS = st.integers() | st.integers(2**62, 2**65) | st.integers(-(2**65), -(2**62)) | st.floats()
+
+
+@given(st.recursive(NUMBERS, lambda inner: st.lists(inner) | st.dictionaries(NUMBERS, inner), max_leaves=6))
+def test_airflow_can_send_a_result(value: Any) -> None:
+    """A result fits what Airflow's tasks and triggers send to their supervisors, or the program's report is
+    refused: a task does not fail after a successful training."""
+    try:
+        result = read_result(render_result(value))
+    except InvalidError:
+        return
+
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(result)) == result
 
 
 def test_airflow_has_such_keys() -> None:

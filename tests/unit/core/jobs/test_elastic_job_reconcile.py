@@ -223,6 +223,18 @@ def test_events_tell_each_change_once(running: JobsNamespace) -> None:
     assert [e.reason for e in running.events] == ["JobRestarting", "JobRunning", "JobSucceeded"]
 
 
+def test_the_masters_role_follows_the_version(running: JobsNamespace) -> None:
+    """A role that another version made gets the rights of this one, once, since the job's next master needs
+    them."""
+    role = running.objects["Role", "digits-edljob-master"]
+    current = role["rules"]
+    role["rules"] = current[:2]
+    running.settle()
+
+    assert running.objects["Role", "digits-edljob-master"]["rules"] == current
+    assert not running.decide("ElasticJob", "digits").patch
+
+
 def test_a_named_account_gets_no_rights_from_us(world: JobsNamespace, job: Make) -> None:
     """If the user names the master's ServiceAccount, no account, Role or RoleBinding is created."""
     manifest = job()

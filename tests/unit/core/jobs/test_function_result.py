@@ -48,8 +48,21 @@ def nested(depth: int) -> list[Any]:
         ("{{workflow.name}} \x1b[2J", "{ {workflow.name}} \\x1b[2J"),
         (nested(MAX_DEPTH), nested(MAX_DEPTH)),
         (0, 0),
+        ([2**63 - 1, -(2**63)], [2**63 - 1, -(2**63)]),
+        ({2**64: "a key is a text"}, {str(2**64): "a key is a text"}),
     ],
-    ids=["map", "tuple", "not-finite", "number-key", "tensors", "hostile-text", "deep", "zero"],
+    ids=[
+        "map",
+        "tuple",
+        "not-finite",
+        "number-key",
+        "tensors",
+        "hostile-text",
+        "deep",
+        "zero",
+        "64 bits",
+        "long key",
+    ],
 )
 def test_a_json_value_becomes_the_result(value: object, result: object) -> None:
     """Numbers of frameworks are accepted as JSON numbers. Texts are harmless to templates and terminals."""
@@ -67,8 +80,21 @@ def test_a_json_value_becomes_the_result(value: object, result: object) -> None:
         (nested(MAX_DEPTH + 1), "are within each other"),
         ([{"__type": "airflow.sdk.Asset", "__var": {}}], "the key '__type' is reserved"),
         ({"__classname__": "airflow.sdk.Asset"}, "the key '__classname__' is reserved"),
+        ({"seed": 2**63}, "an integer has more than 64 bits"),
+        ([-(2**63) - 1], "an integer has more than 64 bits"),
     ],
-    ids=["object", "set", "bytes", "key", "large", "too-deep", "class", "class of Airflow 3"],
+    ids=[
+        "object",
+        "set",
+        "bytes",
+        "key",
+        "large",
+        "too-deep",
+        "class",
+        "class of Airflow 3",
+        "65 bits",
+        "negative",
+    ],
 )
 def test_what_is_no_small_json_value_is_refused(value: object, message: str) -> None:
     """A value that is not JSON, is too large or too deep, or has a reserved key is rejected with the
@@ -79,8 +105,16 @@ def test_what_is_no_small_json_value_is_refused(value: object, message: str) -> 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[" * 5000, json.dumps(nested(MAX_DEPTH + 1)), "9" * 5000, '"' + "x" * MAX_RESULT + '"'],
-    ids=["empty", "open", "deep-and-open", "too-deep", "number", "large"],
+    [
+        "",
+        "{",
+        "[" * 5000,
+        json.dumps(nested(MAX_DEPTH + 1)),
+        "9" * 5000,
+        '"' + "x" * MAX_RESULT + '"',
+        '{"seed": 18446744073709551616}',
+    ],
+    ids=["empty", "open", "deep-and-open", "too-deep", "number", "large", "65 bits"],
 )
 def test_the_master_takes_results_only(text: str) -> None:
     """The master rejects a value from a pod that is not a valid result."""
@@ -90,7 +124,7 @@ def test_the_master_takes_results_only(text: str) -> None:
 
 KEYS = st.text(max_size=8).filter(lambda key: not key.startswith("__"))
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=20),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
     max_leaves=12,
 )

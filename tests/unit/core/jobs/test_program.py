@@ -74,6 +74,8 @@ def test_a_function_becomes_a_program_that_calls_it() -> None:
         ("def train():\n  return [(lambda: scale)() for _ in 'ab']", {}, "uses scale of the module"),
         ("def train(): ...", {"x": object()}, "must be JSON values"),
         ("def train(): ...", {"x": float("nan")}, "must be JSON values"),
+        ("def train(): ...", {"rates": {1: 0.5}}, "the arguments of train: rates has the key 1, which JSON"),
+        ("def train(): ...", {"x": {"y": [0, ({None: 1},)]}}, r"x\.y\[1\]\[0\] has the key None, which JSON"),
         ("def train():\n  return '''" + "x" * MAX_BYTES + "'''", {}, "may have"),
     ],
     ids=[
@@ -87,6 +89,8 @@ def test_a_function_becomes_a_program_that_calls_it() -> None:
         "in-a-lambda",
         "object",
         "nan",
+        "integer-key",
+        "nested-key",
         "large",
     ],
 )

@@ -6,9 +6,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from edl_workflows.core.jobs.elastic_job import pods
+from edl_workflows.core.jobs.elastic_job.model import ElasticJob
 from edl_workflows.pipelines.cli import root
+from edl_workflows.pipelines.cli.services.controller import JobFlags
 from edl_workflows.pipelines.install.manifests import installation_manifests
-from edl_workflows.pipelines.install.options import InstallOptions, InstallPart, PullPolicy
+from edl_workflows.pipelines.install.options import CrdMode, InstallOptions, InstallPart, PullPolicy
+from tests.cases.kinds import KIND_CASES
 
 
 def printed(*arguments: str) -> list[dict[str, Any]]:
@@ -22,7 +26,7 @@ def test_every_option_reaches_the_manifests() -> None:
     arguments = (
         "--image a:1 --print -n edl --jobs-namespace training --replicas 3 --image-pull-policy Always "
         "--image-pull-secret one --image-pull-secret two --with argo-agent --with brain "
-        "--brain-database-secret db"
+        "--brain-database-secret db --crds without"
     )
     options = InstallOptions(
         "a:1",
@@ -33,6 +37,7 @@ def test_every_option_reaches_the_manifests() -> None:
         pull_secrets=("one", "two"),
         parts=frozenset({InstallPart.ARGO_AGENT, InstallPart.BRAIN}),
         brain_database_secret="db",
+        crds=CrdMode.WITHOUT,
     )
 
     assert printed(*arguments.split()) == installation_manifests(options)
@@ -65,3 +70,29 @@ def test_the_pods_commands_are_ours(jobs: list[str]) -> None:
         # The arguments are parsed as a whole before --help is answered.
         result = CliRunner().invoke(root.app, [*command[1:], "--help"])
         assert result.exit_code == 0, result.output
+
+
+def test_a_cpu_limit_of_masters_reaches_their_pods() -> None:
+    """A ResourceQuota that counts limits.cpu admits only pods with such a limit. Masters get the one of the
+    installation, beside the other amounts, unless a template names resources."""
+    (controller,) = [
+        one
+        for one in printed("--image", "a:1", "--print", "--master-cpu-limit", "2", "--crds", "without")
+        if one["kind"] == "Deployment"
+    ]
+    (container,) = controller["spec"]["template"]["spec"]["containers"]
+    arguments = container["command"]
+    assert arguments[arguments.index("--master-cpu-limit") + 1] == "2"
+
+    settings = JobFlags(master_cpu_limit="2").settings()
+    job = ElasticJob.parse(KIND_CASES["ElasticJob"].example)
+    (main,) = pods.master_pod(job, 0, 0, settings)["spec"]["containers"]
+    assert main["resources"]["limits"] == {"cpu": "2", "memory": "2Gi"}
+    (main,) = pods.master_pod(job, 0, 0, JobFlags().settings())["spec"]["containers"]
+    assert main["resources"]["limits"] == {"memory": "2Gi"}
+
+
+def test_a_malformed_cpu_limit_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """A value that is no quantity is refused at once, not by the API server for each master."""
+    assert root.run(["install", "--image", "a:1", "--print", "--master-cpu-limit", "two"]) == 2
+    assert "two" in capsys.readouterr().err

@@ -83,6 +83,37 @@ def test_a_job_from_submit_to_delete(edl: Edl, manifest: Path, cluster: Cluster)
     assert (code, client.find(cluster, ELASTIC_JOBS, "mnist")) == (0, None), err
 
 
+def test_several_jobs_are_deleted(edl: Edl, cluster: Cluster) -> None:
+    """A name that does not exist, or that is no name, keeps no other job from being deleted; each is named on
+    a line of its own, and the exit code is that of the first. A name that is given twice counts once."""
+    for name in ("a", "b"):
+        client.create(cluster, elastic_job(name))
+
+    code, out, err = edl("delete", "a", "typo", "b", "..", "a", "--timeout", "30")
+
+    assert code == 3, err
+    assert out.splitlines() == [f"ElasticJob {cluster.namespace}/{name} deleted" for name in ("a", "b")]
+    assert [("/typo;" in line, "'..'" in line) for line in err.splitlines() if line.startswith("edl: ")] == [
+        (False, True),
+        (True, False),
+    ]
+    assert not client.list_objects(cluster, Scope(ELASTIC_JOBS, cluster.namespace)).items
+
+
+def test_several_jobs_are_deleted_at_once(edl: Edl, cluster: Cluster) -> None:
+    """All deletions are requested before the first is waited for: a job that takes long delays no other."""
+    held = elastic_job("held")
+    held["metadata"]["finalizers"] = ["test.example/hold"]
+    for manifest in (held, elastic_job("other")):
+        client.create(cluster, manifest)
+
+    code, out, err = edl("delete", "held", "other", "--timeout", "1")
+
+    assert (code, "held" in err.splitlines()[-1]) == (8, True), err
+    assert out.splitlines() == [f"ElasticJob {cluster.namespace}/other deleted"]
+    client.patch(cluster, ELASTIC_JOBS, "held", {"metadata": {"finalizers": None}})
+
+
 def test_outputs_are_a_table_without_python(capsys: pytest.CaptureFixture[str]) -> None:
     """The table of a stage's outputs shows maps and lists as text. It leaves out what is empty, as the ready
     nodes of a job that has ended."""

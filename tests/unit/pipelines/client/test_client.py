@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.core.exceptions import InvalidError, JobDisappearedError, JobFailedError, StageTimeoutError
-from edl_workflows.core.jobs.elastic_job.program import MAX_BYTES
+from edl_workflows.core.jobs.elastic_job.program import MAX_BYTES, MAX_FILES
 from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.pipelines.client import train
 from edl_workflows.pipelines.client.train import read_script
@@ -140,6 +140,8 @@ def test_a_function_that_cannot_be_called_so_is_refused() -> None:
         function_program(fit, {})
     with pytest.raises(InvalidError, match="unexpected keyword argument 'speed'"):
         function_program(fit, {"rate": 1, "speed": 2})
+    with pytest.raises(InvalidError, match="fit: arguments are given by name, and 1 is no name"):
+        train(fit, {1: 2})  # type: ignore[dict-item]
     made: dict[str, object] = {}
     exec("def made(): ...", made)
     with pytest.raises(InvalidError, match="the source of made is not available"):
@@ -161,6 +163,70 @@ def test_modules_beside_the_script_travel_with_it(tmp_path: Path) -> None:
 
     assert program.main == "train.py"
     assert set(program.files) == {"train.py", "helper.py", "deeper.py"}
+
+
+def write_files(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def test_packages_beside_the_script_travel_with_it(tmp_path: Path) -> None:
+    """A package, with or without ``__init__.py``, travels with all its Python files if the script, or a
+    module that travels, imports it; what the package imports beside the script travels, too. Folders of data,
+    other packages and this library don't."""
+    write_files(
+        tmp_path,
+        {
+            "train.py": "import models\nfrom tools import pictures\nimport datasets\nimport edl_workflows\n",
+            "models.py": "raise AssertionError('Python prefers the package')\n",
+            "models/__init__.py": "from .parts import net\nimport shared\n",
+            "models/parts/net.py": "SIZE = 3\n",
+            "models/.cache/old.py": "import (",
+            "models/sizes.json": "{}",
+            "tools/pictures.py": "",
+            "datasets/pictures.csv": "",
+            "shared.py": "",
+            "unused/__init__.py": "",
+            "edl_workflows/__init__.py": "",
+        },
+    )
+
+    assert set(read_script(tmp_path / "train.py").files) == {
+        "train.py",
+        "models/__init__.py",
+        "models/parts/net.py",
+        "tools/pictures.py",
+        "shared.py",
+    }
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        pytest.param({"large/a.py": "#" * (MAX_BYTES - 9), "large/b.py": "#" * 99}, id="bytes"),
+        pytest.param({f"large/m{number}.py": "" for number in range(MAX_FILES)}, id="files"),
+    ],
+)
+def test_a_package_that_is_too_large_to_travel_is_refused(tmp_path: Path, files: dict[str, str]) -> None:
+    """The message names the package's folder, and what to do."""
+    write_files(tmp_path, {"train.py": "import large", "large/__init__.py": "", **files})
+
+    with pytest.raises(InvalidError, match="put the package into the image") as caught:
+        read_script(tmp_path / "train.py")
+
+    assert str(tmp_path / "large") in str(caught.value)
+
+
+def test_a_script_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """Files that begin with a byte order mark, as some editors write them, are valid Python."""
+    for name, text in {"train.py": "import helper\n", "helper.py": "WORD = 'größer'\n"}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+
+    assert read_script(tmp_path / "train.py").files == {
+        "train.py": "import helper\n",
+        "helper.py": "WORD = 'größer'\n",
+    }
 
 
 def test_a_script_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

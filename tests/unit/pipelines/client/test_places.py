@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from edl_workflows.core.exceptions import InvalidError, UnavailableError
 from edl_workflows.local import daemon
 from edl_workflows.pipelines.client import places
 from edl_workflows.pipelines.client.places import Place, open_place
@@ -70,6 +71,38 @@ def test_unfinished_jobs_keep_the_cluster(folder: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(places, "_unfinished_jobs", lambda _: ["digits"])
 
     assert "because digits has not ended" in play(monkeypatch, folder, runs=False)[-1]
+
+
+def test_a_started_cluster_that_can_not_be_reached_is_stopped(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed run leaves no cluster behind, even if the cluster's API could not be reached, as through a
+    wrong proxy."""
+
+    def fail(_cluster: Cluster) -> list[str]:
+        raise UnavailableError("can't connect")
+
+    monkeypatch.setattr(places, "_unfinished_jobs", fail)
+
+    assert "the embedded cluster is stopped" in play(monkeypatch, folder, runs=False)[-1]
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_cluster_without_a_client(folder: Path, monkeypatch: pytest.MonkeyPatch, *, runs: bool) -> None:
+    """A cluster that was started for a run is stopped if no client can be made for it; one that ran before
+    stays."""
+
+    def fail(_path: Path) -> Cluster:
+        raise InvalidError("can't use the proxy")
+
+    monkeypatch.setattr(Cluster, "from_kubeconfig", fail)
+    stopped: list[Path] = []
+    monkeypatch.setattr(daemon, "down", lambda folder, **_: stopped.append(folder))
+
+    with pytest.raises(InvalidError, match="proxy"):
+        play(monkeypatch, folder, runs=runs)
+
+    assert stopped == ([] if runs else [folder])
 
 
 def test_another_cluster_says_nothing(cluster: Cluster) -> None:

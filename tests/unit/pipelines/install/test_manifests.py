@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from edl_workflows.pipelines.cli.services import crds
 from edl_workflows.pipelines.install import rbac, workloads
 from edl_workflows.pipelines.install.crds import render_yaml
 from edl_workflows.pipelines.install.manifests import PART_OF, installation_manifests
-from edl_workflows.pipelines.install.options import InstallOptions, InstallPart, PullPolicy
+from edl_workflows.pipelines.install.options import CrdMode, InstallOptions, InstallPart, PullPolicy
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.services.brain.monitor import NODE_METRICS, ClusterMonitor, MonitorOptions
 from edl_workflows.services.brain.store.store import BrainStore
@@ -84,6 +85,24 @@ def test_text_is_the_objects(options: InstallOptions) -> None:
     keys = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects]
     assert len(set(keys)) == len(keys)
     assert all(one["metadata"]["labels"].items() >= PART_OF.items() for one in objects)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=described)
+def test_what_installations_share_is_apart(options: InstallOptions) -> None:
+    """Definitions and the roles of people and pipelines, which all installations of a cluster share, are
+    printed alone or left out. Without them an installation has only objects of its own, so that deleting it
+    deletes no other team's jobs, and a second one of another version changes none of them."""
+    shared = installation_manifests(replace(options, image="", crds=CrdMode.ONLY))
+    own = installation_manifests(replace(options, crds=CrdMode.WITHOUT))
+
+    roles = {rbac.VIEWER, rbac.PIPELINE, rbac.TRIGGERER}
+    definitions = {f"{kind.source.api.plural}.{kind.source.api.group}" for kind in KINDS}
+    assert {one["metadata"]["name"] for one in shared} == definitions | roles
+    assert _objects(options) == [*shared, *own]
+    cluster_wide = [one for one in own if "namespace" not in one["metadata"]]
+    if options.jobs_namespace:
+        names_of_own = {one["metadata"]["name"] for one in cluster_wide}
+        assert all(name == options.namespace or "training" in name for name in names_of_own), names_of_own
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=described)

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 from airflow.sdk import BaseOperator
+from pydantic.fields import FieldInfo
 
 from edl_workflows import operators
 from edl_workflows.airflow.stage_operators import COMMAND, MODULE, documentation_of, render_operators
 from edl_workflows.get_provider_info import get_provider_info
 from edl_workflows.operators.base import CLUSTER_FIELDS, ClusterTask, StageOperator, StageTask
 from edl_workflows.pipelines.argo.templates import step_fields, steps
+from edl_workflows.pipelines.cli.jobs import stage_commands
 from edl_workflows.pipelines.cli.root import COMMANDS
 from edl_workflows.pipelines.stages.catalog import STAGES
-from edl_workflows.pipelines.stages.description import StageSpec
+from edl_workflows.pipelines.stages.description import Argument, RequestField, StageSpec
 from tests.cases.stages import STAGE_CASES
 
 pytestmark = pytest.mark.filterwarnings("ignore:::(?!edl_workflows)")
@@ -125,3 +127,10 @@ def arguments_of(found: type[Any]) -> dict[str, inspect.Parameter]:
         for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items()
         if name not in ("self", "kwargs", "task_id")
     }
+
+
+def test_an_argument_of_a_command_is_named_after_its_field() -> None:
+    """A field that is an argument of its command needs no name of its own there."""
+    field = RequestField("job", FieldInfo(annotation=str), Argument("The job.", cli="argument"))
+
+    assert stage_commands._identifier(field) == "job"

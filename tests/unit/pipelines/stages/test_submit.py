@@ -1,8 +1,11 @@
 """The stage `submit`: which job it creates, uses or replaces."""
 
+from dataclasses import replace
+
 import pytest
 
 from edl_workflows.core.exceptions import ConflictError, JobFailedError, ManifestError
+from edl_workflows.core.kubernetes.api import ELASTIC_JOBS
 from edl_workflows.pipelines.waiting.identity import StageIdentity
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
@@ -39,6 +42,36 @@ def test_a_foreign_job_of_that_name_is_an_error(cluster: Cluster) -> None:
         begin(cluster, "submit", manifest=elastic_job("mnist"))
     with pytest.raises(ConflictError, match="belongs to airflow/dag/other/task/-1"):
         begin(cluster, "submit", manifest=elastic_job("other"))
+
+
+@pytest.mark.parametrize("owner", [None, StageIdentity("airflow/dag/other/task/-1")], ids=["nobody", "other"])
+def test_the_name_of_a_job_that_is_being_deleted_is_waited_for(
+    cluster: Cluster, owner: StageIdentity | None
+) -> None:
+    """A job of that name which is being deleted, whoever created it, is no conflict: the stage says that it
+    waits until it is gone, and then creates its own."""
+    former = elastic_job("mnist")
+    former["metadata"]["finalizers"] = ["test.example/hold"]
+    if owner is None:
+        client.create(cluster, former)
+    else:
+        begin(cluster, "submit", owner, manifest=former)
+    uid = jobs(cluster)["mnist"]["metadata"]["uid"]
+    client.delete(cluster, ELASTIC_JOBS, "mnist")
+    notes: list[str] = []
+
+    def release(line: str) -> None:
+        notes.append(line)
+        if "is being deleted" in line:
+            client.patch(cluster, ELASTIC_JOBS, "mnist", {"metadata": {"finalizers": None}})
+
+    handle = begin(cluster, "submit", replace(ME, notify=release), manifest=elastic_job("mnist"))
+
+    assert handle.uid not in ("", uid)
+    assert [("is being deleted" in line, "created" in line) for line in notes] == [
+        (True, True),
+        (False, True),
+    ]
 
 
 def test_a_wrong_manifest_makes_nothing(cluster: Cluster) -> None:

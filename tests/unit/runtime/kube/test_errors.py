@@ -61,6 +61,109 @@ def test_status_codes(code: int, body: object, kind: type[Exception], says: str)
     assert says in str(ours)
 
 
+FORBIDDEN = {
+    "no right": (
+        (
+            'elasticjobs.elastic.iml.github.io "a" is forbidden: User "ann" cannot delete resource '
+            '"elasticjobs" in API group "elastic.iml.github.io" in the namespace "ml"'
+        ),
+        "ask for a Role that allows it",
+    ),
+    "no right on a path": (
+        'forbidden: User "ann" cannot get path "/metrics"',
+        "ask for a Role that allows it",
+    ),
+    "no right on an owner": (
+        (
+            'pods "a" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers to a resource '
+            "you can't set finalizers on: , <nil>"
+        ),
+        "ask for a Role that allows it",
+    ),
+    "no credentials": (
+        (
+            'pods is forbidden: User "system:anonymous" cannot list resource "pods" in API group "" at the '
+            "cluster scope"
+        ),
+        "check the kubeconfig's user",
+    ),
+    "escalation": (
+        (
+            'roles.rbac.authorization.k8s.io "a" is forbidden: user "ann" (groups=["ml"]) is attempting to '
+            "grant RBAC permissions not currently held:"
+        ),
+        "only rights that it has",
+    ),
+    "quota": (
+        'pods "a" is forbidden: exceeded quota: team, requested: pods=1, used: pods=3, limited: pods=3',
+        "larger ResourceQuota",
+    ),
+    "quota of a class": (
+        'pods "a" is forbidden: insufficient quota to match these scopes: [{PriorityClass In [high]}]',
+        "larger ResourceQuota",
+    ),
+    "quota that counts limits": (
+        'pods "a" is forbidden: failed quota: team: must specify limits.cpu for: master',
+        "resources of the pod template",
+    ),
+    "PriorityClass": (
+        'pods "a" is forbidden: no PriorityClass with name high was found',
+        "remove priorityClassName",
+    ),
+    "ServiceAccount": (
+        'pods "a" is forbidden: error looking up service account ml/train: serviceaccount "train" not found',
+        "create the ServiceAccount",
+    ),
+    "RuntimeClass": (
+        'pods "a" is forbidden: pod rejected: RuntimeClass "gvisor" not found',
+        "runtimeClassName",
+    ),
+    "Pod Security": (
+        'pods "a" is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false',
+        "securityContext",
+    ),
+    "LimitRange": (
+        (
+            'pods "a" is forbidden: [maximum cpu usage per Container is 1, but limit is 2, cpu max limit to '
+            "request ratio per Container is 1, but provided ratio is 2.000000]"
+        ),
+        "LimitRange allows",
+    ),
+    "namespace": (
+        'pods "a" is forbidden: unable to create new content in namespace ml because it is being terminated',
+        "the namespace is being deleted",
+    ),
+    "webhook": (
+        'admission webhook "validate.kyverno.svc-fail" denied the request: no latest images',
+        "a policy of the cluster refuses it",
+    ),
+    "policy": (
+        (
+            "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'edl-masters' with binding 'edl-masters' "
+            "denied request: masters only"
+        ),
+        "a policy of the cluster refuses it",
+    ),
+    "another": ('pods "a" is forbidden: something new', "change what the server names"),
+}
+
+
+@pytest.mark.parametrize("row", FORBIDDEN)
+def test_advice_fits_the_cause_of_a_403(row: str) -> None:
+    """The message of a 403 says what the user can do about its cause; only for missing rights that is to ask
+    for a Role. The rows are Kubernetes' own messages."""
+    message, advice = FORBIDDEN[row]
+    (raised, watched) = (
+        errors.map_error(_api_exception(403, _status(403, "Forbidden", message)), "create Pod ml/a"),
+        errors.of_status(_status(403, "Forbidden", message), "create Pod ml/a"),
+    )
+
+    assert str(raised) == str(watched)
+    assert f"{message} (403); " in str(raised)
+    assert advice in str(raised).partition(" (403); ")[2]
+    assert ("ask for a Role" in str(raised)) == (row.startswith("no right") or row == "another")
+
+
 def test_invalid_names_each_field() -> None:
     """A 422 becomes a ManifestError with the path of each field that the server names."""
     causes = [{"field": "spec.a", "message": "Required value"}, {"field": "spec.b", "reason": "TooLong"}]

@@ -49,6 +49,54 @@ def test_an_absolute_path_is_named_as_such() -> None:
 
 
 @pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param("open('data/digits.csv')", id="open"),
+        pytest.param("import os; os.listdir('data/digits.csv')", id="a folder"),
+        pytest.param(
+            "import atexit; atexit.register(print, '[W123] Warning: not destroyed'); open('data/digits.csv')",
+            id="output after it",
+        ),
+        pytest.param(
+            "import sys; sys.excepthook = lambda _, error, __: print("
+            "f'[rank0]: FileNotFoundError: {error}') or exit(1)\nopen('data/digits.csv')",
+            id="PyTorch's prefix",
+        ),
+    ],
+)
+def test_a_relative_path_that_is_not_there_gets_a_hint(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last line names the path and the directory in which it was looked for, and what to do: on a
+    cluster the files beside the script are not there. The exit code is the program's."""
+    monkeypatch.chdir(tmp_path)
+    code, said = ended([sys.executable, "-c", program])
+    assert code == 1
+    assert said.splitlines()[-1] == (
+        f"edl agent: there is no data/digits.csv in the working directory {tmp_path}; files beside the "
+        "script don't travel with it: put them into the image or a volume, and give their absolute path"
+    )
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param("open('/nosuch/digits.csv')", id="an absolute path"),
+        pytest.param("print(\"FileNotFoundError: [Errno 2] No such file or directory: 'a'\")", id="success"),
+        pytest.param("try:\n open('a')\nexcept OSError as e:\n raise ValueError('b') from e", id="handled"),
+        pytest.param("import os; os.mkdir('d'); os.chdir('d'); open('../../there')", id="there by now"),
+    ],
+)
+def test_other_errors_get_no_hint(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path that has nothing to do with the working directory, and an error that is not the cause."""
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    (folder.parent.parent / "there").touch()
+    monkeypatch.chdir(folder)
+    assert "edl agent" not in ended([sys.executable, "-c", program])[1]
+
+
+@pytest.mark.parametrize(
     "command",
     [
         ["train.py"],

@@ -342,7 +342,7 @@ def test_kinds_with_labels_of_their_own_see_their_own_children(cluster: Cluster)
     only."""
     other = Source(WATCHED_CONFIG_MAPS.api, lambda m: m["metadata"]["labels"]["other/job"], "other/job")
     world = ObservedCluster(
-        cluster, cluster.namespace, (WATCHED_CONFIG_MAPS, other), lambda _: None, lambda *_: None
+        cluster, cluster.namespace, (WATCHED_CONFIG_MAPS, other), (), lambda _: None, lambda *_: None
     )
     world.start()
     try:
