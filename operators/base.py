@@ -134,7 +134,7 @@ class StageTask(LineageTask, ClusterTask):
     queue_timeout: timedelta | None = None
     """How long, from the start of the task, the job may wait before it runs for the first time."""
     log_request: dict[str, Any] | None = None
-    """The training logs to write while the task waits: a `stages.training_logs.LogRequest` as a dict."""
+    """The training logs to write while the task waits: a `waiting.training_logs.LogRequest` as a dict."""
     final_errors: ClassVar[tuple[type[EdlError], ...]] = (JobFailedError,)
     """Errors that a retry of this task can't correct, because another task created the object."""
 

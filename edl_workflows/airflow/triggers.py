@@ -64,14 +64,14 @@ class ElasticJobTrigger(KillableTrigger):
     """Waits for the goal of a stage's handle.
 
     Args:
-        handle: a `stages.goals.Handle` as a dict.
+        handle: a `waiting.goals.Handle` as a dict.
         connection: a `hooks.elastic_job.ConnectionSettings` as a dict.
         deadline: Unix time; None: no limit.
         queue_deadline: Unix time until which the job must have begun to run; None: no limit.
         on_kill_action: what to do with the object of the stage when a user kills the deferred task.
         link: the event's `link`.
         attempt: number of the task's attempt that waits; 0: unknown.
-        logs: a `stages.training_logs.LogRequest` as a dict; None for no training logs.
+        logs: a `waiting.training_logs.LogRequest` as a dict; None for no training logs.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ PARAMETERS = (
     "replicas",
     "plan",
 )
-"""Fields of `stages.outputs.Outputs` as Argo names them. Argo's values are texts: an absent one is empty,
+"""Fields of `waiting.outputs.Outputs` as Argo names them. Argo's values are texts: an absent one is empty,
 replicas, metrics and a plan are JSON; warnings are separated by semicolons. Argo expands no tags in them,
 because `inert_text` breaks tags."""
 
