@@ -1,8 +1,8 @@
 """The description of a stage: its name, the fields of its request, and how it begins.
 
-The drivers are made from it: the CLI command (`cli.jobs.stage_commands`), the Argo step (`argo.templates.steps`), and the
-Airflow operator (`airflow.stage_operators`). Each field defines its meaning, and how each driver offers it,
-only here.
+The drivers are made from it: the CLI command (`cli.jobs.stage_commands`), the Argo step
+(`argo.templates.steps`), and the Airflow operator (`airflow.stage_operators`). Each field defines its
+meaning, and how each driver offers it, only here.
 """
 
 from collections.abc import Callable, Iterator
