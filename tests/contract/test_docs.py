@@ -1,5 +1,6 @@
 """The documentation is correct: snippets are tested code, commands parse, links lead to files."""
 
+import ast
 import importlib.util
 import json
 import re
@@ -249,3 +250,18 @@ def test_the_stages_of_argos_agent_are_listed() -> None:
     assert re.findall(r"`([a-z-]+)`", listed[1]) == [stage.name for stage in STAGES], (
         "list the stages in docs/how-to/argo-agent.md, in the order of STAGES"
     )
+
+
+PACKAGES = sorted(
+    file for file in (ROOT / "edl_workflows").rglob("__init__.py") if "__pycache__" not in file.parts
+)
+
+
+@pytest.mark.parametrize("file", PACKAGES, ids=lambda file: str(file.parent.relative_to(ROOT)))
+def test_a_packages_docstring_names_what_it_holds(file: Path) -> None:
+    """Modules and folders that the list in a package's docstring names exist in the package."""
+    docstring = ast.get_docstring(ast.parse(file.read_text())) or ""
+    heads = [line.partition(":")[0] for line in docstring.splitlines() if line.startswith("- `")]
+    named = {name for head in heads for name in re.findall(r"(?<!`)`([a-z][a-z0-9_]*)`(?!`)", head)}
+
+    assert named <= {entry.stem for entry in file.parent.iterdir()}

@@ -8,5 +8,6 @@
 - `decisions`: approves and rejects plans
 - `describe`: makes the document of a job from its objects; pure
 - `document`: the data that the page gets
+- `address`: where the tab is in Airflow's web interface
 - ``files``: the page, ES modules that use the React of Airflow's own page
 """

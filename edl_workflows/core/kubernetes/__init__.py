@@ -3,5 +3,6 @@
 - `objects`: base classes of the models of all kinds, metadata, conditions, quantities
 - `api`: resource types, and their paths on an API server
 - `names`: labels, annotations, environment names and ports, each once
+- `pod_types`: the types of all fields of a pod template
 - `demand`, `node_selector`: what a pod requests of a node, and which nodes it accepts
 """
