@@ -89,8 +89,8 @@ def from_host(bed: Bed) -> Change:
     def change(spec: Object) -> None:
         spec["securityContext"]["runAsUser"] = USER
         container = spec["containers"][0]
-        container.setdefault("command", [*workloads.COMMAND, "master", "run"])
-        container["command"][0] = bed.python
+        command = container.get("command", [*workloads.COMMAND, "master", "run"])
+        container["command"] = [bed.python, "-m", "edl_workflows", *command[len(workloads.COMMAND) :]]
         _small(container)
 
     return change
