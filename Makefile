@@ -13,6 +13,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 WORKERS := 4
 test-unit: WORKERS := 3
+test-e2e: WORKERS := 2
 # Marker expressions that select tests of `make test-e2e` and `make test-cluster`; CI sets 'not long'.
 E2E := e2e
 CLUSTER_TESTS := cluster
@@ -68,7 +69,7 @@ test: $(READY)  ## Unit, property, golden, contract and Airflow tests; one end-t
 	@echo "make test-all runs all of them."
 
 test-e2e: $(READY)  ## The end-to-end tests that `make test` leaves out (an hour)
-	$(PYTEST) -m 'e2e and not smoke and ($(E2E))'
+	$(PYTEST) $(PARALLEL) -m 'e2e and not smoke and ($(E2E))'
 	@$(if $(filter-out e2e,$(E2E)),echo "Left out: end-to-end tests other than '$(E2E)' (make test-e2e runs all).")
 	@echo "Left out: the tests of make test, and those on a real Kubernetes (make test-cluster)."
 
