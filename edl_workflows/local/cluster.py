@@ -30,7 +30,7 @@ from edl_workflows.local.runner.pod_worker import WorkerContext
 from edl_workflows.local.runner.runner import Runner, config_lookups
 from edl_workflows.local.runner.support import loopback_obstacle
 from edl_workflows.local.scheduler.loop import Scheduler
-from edl_workflows.local.scheduler.resources import Amounts
+from edl_workflows.local.scheduler.resources import ResourceUnits
 from edl_workflows.local.selection import ServiceSelection
 from edl_workflows.runtime.process.http import HttpServer
 
@@ -165,7 +165,7 @@ def _build(options: ClusterOptions, access: serving.ServerAccess, server: ApiSer
     launches = LaunchFactory(
         network=network,
         lookups=lambda namespace: config_lookups(config_maps.objects, secrets.objects, namespace),
-        allocatable=Amounts.parse(options.capacity.quantities(options.folder)).values,
+        allocatable=ResourceUnits.parse(options.capacity.quantities(options.folder)).values,
         kubeconfig=functools.partial(_pod_kubeconfig, server, access),
         loopback_only=not options.allow_open_ports,
     )

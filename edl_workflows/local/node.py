@@ -12,7 +12,7 @@ from edl_workflows.local.apiserver.storage.revisions import Object
 from edl_workflows.local.capacity import NODE_NAME
 from edl_workflows.local.network.ports import LOOPBACK
 from edl_workflows.local.scheduler.decision import SchedulerNode
-from edl_workflows.local.scheduler.resources import Amounts
+from edl_workflows.local.scheduler.resources import ResourceUnits
 
 _log = structlog.get_logger(__name__)
 
@@ -63,12 +63,12 @@ def observe_node(client: LocalClient) -> SchedulerNode | None:
     )
 
 
-def _readable(quantities: Mapping[str, str]) -> Amounts:
+def _readable(quantities: Mapping[str, str]) -> ResourceUnits:
     """The valid quantities. An older version may have stored invalid ones, which are left out."""
     amounts: dict[str, int] = {}
     for name, text in quantities.items():
         try:
-            amounts |= Amounts.parse({name: str(text)}).values
+            amounts |= ResourceUnits.parse({name: str(text)}).values
         except ValueError as error:
             _log.warning("resource of the node ignored", resource=name, reason=str(error))
-    return Amounts(amounts)
+    return ResourceUnits(amounts)

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from edl_workflows.local.capacity import NODE_NAME
 from edl_workflows.local.daemon import Daemon
 from edl_workflows.local.pods import Pod
-from edl_workflows.local.scheduler.resources import Amounts, pod_requests
+from edl_workflows.local.scheduler.resources import ResourceUnits, pod_units
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import ALL_NAMESPACES, NODES, PODS, Scope
@@ -62,10 +62,10 @@ def read_overview(daemon: Daemon) -> Overview:
     node = client.get(cluster, NODES, NODE_NAME)
     pod_list = client.list_objects(cluster, Scope(PODS, ALL_NAMESPACES))
     pods = [Pod.model_validate(obj) for obj in pod_list.items]
-    requested = Amounts()
+    requested = ResourceUnits()
     for pod in pods:
         if pod.spec.node_name and not pod.finished:
-            requested = requested.plus(pod_requests(pod))
+            requested = requested.plus(pod_units(pod))
     capacity = node["status"]["capacity"]
     return Overview(
         daemon=daemon,

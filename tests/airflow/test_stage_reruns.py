@@ -210,4 +210,4 @@ def test_the_page_has_the_same_rows() -> None:
 
     assert documented == {
         (task.name, action): outcomes for task in TASKS.values() for action, outcomes in task.reruns.items()
-    }
+    }, f"edit the table of repeated tasks in {PAGE.name}, or the stage's entry in tests/cases/stages.py"

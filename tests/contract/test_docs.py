@@ -191,6 +191,25 @@ def test_every_environment_variable_is_listed() -> None:
     assert not missing
 
 
+def test_variables_of_recorded_pods_are_listed() -> None:
+    """The page of environment variables lists each variable that the pods of DIJobs and TrainingJobs get."""
+    page = (ROOT / "docs" / "reference" / "environment.md").read_text()
+    recorded = [
+        path
+        for kind in ("di_jobs", "training_jobs")
+        for path in (ROOT / "tests/golden" / kind).glob("*.pods.yaml")
+    ]
+    own = re.compile(
+        r"name: ((?:DI|PADDLE|TRAINING|ETCD)_[A-Z_]+|TRAINERS|PSERVERS|ENTRY|TOPOLOGY)$", re.MULTILINE
+    )
+    named = {name for path in recorded for name in own.findall(path.read_text(encoding="utf-8"))}
+    assert len(named) > 20
+
+    per_task = {name for name in named if re.fullmatch(r"DI_[A-Z_]+_NODES", name)}
+    missing = [name for name in sorted(named - per_task) if f"`{name}`" not in page]
+    assert not missing, "list them in docs/reference/environment.md"
+
+
 def test_every_page_is_in_the_index() -> None:
     """The index has a link to each page."""
     index = ROOT / "docs" / "index.md"

@@ -17,7 +17,7 @@ from typing import Any
 from edl_workflows.core.kubernetes.names import MASTER_TYPE, REPLICA_TYPE_LABEL
 from edl_workflows.core.kubernetes.node_selector import requirement_holds
 from edl_workflows.local.pods import Pod
-from edl_workflows.local.scheduler.resources import Amounts, pod_requests
+from edl_workflows.local.scheduler.resources import ResourceUnits, pod_units
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -69,7 +69,7 @@ class SchedulerNode:
     """
 
     name: str
-    allocatable: Amounts
+    allocatable: ResourceUnits
     labels: Mapping[str, str]
     unschedulable: bool = False
 
@@ -118,17 +118,19 @@ def decide_scheduling(node: SchedulerNode, pods: Iterable[Pod]) -> SchedulingDec
             refused.append((pod, f"0/1 nodes are available: {reason}."))
         else:
             bind.append(pod)
-            free = free.minus(pod_requests(pod))
+            free = free.minus(pod_units(pod))
             free_for_masters -= _is_master(pod)
     gated = tuple(pod for pod in waiting if pod.spec.scheduling_gates)
     return SchedulingDecision(tuple(bind), tuple(refused), gated)
 
 
-def _occupied(pod: Pod) -> Amounts:
+def _occupied(pod: Pod) -> ResourceUnits:
     try:
-        return pod_requests(pod)
+        return pod_units(pod)
     except ValueError:
-        return Amounts.one_pod()  # stored by a version that did not check quantities; the runner rejects it
+        return (
+            ResourceUnits.one_pod()
+        )  # stored by a version that did not check quantities; the runner rejects it
 
 
 def _waits(pod: Pod) -> bool:
@@ -166,7 +168,7 @@ def _places(node: SchedulerNode) -> int:
     return node.allocatable.values.get("pods", 0)
 
 
-def _misfit(node: SchedulerNode, free: Amounts, free_for_masters: int, pod: Pod) -> str:
+def _misfit(node: SchedulerNode, free: ResourceUnits, free_for_masters: int, pod: Pod) -> str:
     """Why the pod cannot be bound now; empty if it can."""
     if node.unschedulable:
         return "1 node(s) were unschedulable"
@@ -175,7 +177,7 @@ def _misfit(node: SchedulerNode, free: Amounts, free_for_masters: int, pod: Pod)
         return "1 node(s) didn't match Pod's node affinity/selector"
     if requires_other_pods(pod.spec.affinity):
         return "1 node(s) can't evaluate affinity to other pods, which the embedded cluster does not support"
-    lacking = free.lacking(pod_requests(pod))
+    lacking = free.lacking(pod_units(pod))
     most = _places(node)
     too_many = f"1 Too many pods ({most} run at once: edl local up --pods-per-core)"
     # Whether workers leave any place free changes every second. A waiting master's reason should not change

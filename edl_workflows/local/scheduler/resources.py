@@ -20,13 +20,13 @@ def to_units(resource: str, amount: float) -> int:
 
 
 @dataclass(frozen=True)
-class Amounts:
-    """Amounts by resource name, in the units of `to_units`."""
+class ResourceUnits:
+    """ResourceUnits by resource name, in the units of `to_units`."""
 
     values: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, quantities: Mapping[str, str]) -> "Amounts":
+    def parse(cls, quantities: Mapping[str, str]) -> "ResourceUnits":
         """Parse quantities such as ``{"cpu": "500m", "memory": "1Gi"}``.
 
         Raises:
@@ -35,28 +35,28 @@ class Amounts:
         return cls({name: to_units(name, parse_quantity(text)) for name, text in quantities.items()})
 
     @classmethod
-    def one_pod(cls) -> "Amounts":
+    def one_pod(cls) -> "ResourceUnits":
         """The amounts of a pod without requests."""
         return cls({_PODS: 1})
 
-    def plus(self, other: "Amounts") -> "Amounts":
+    def plus(self, other: "ResourceUnits") -> "ResourceUnits":
         names = {*self.values, *other.values}
-        return Amounts({name: self.values.get(name, 0) + other.values.get(name, 0) for name in names})
+        return ResourceUnits({name: self.values.get(name, 0) + other.values.get(name, 0) for name in names})
 
-    def lacking(self, requested: "Amounts") -> list[str]:
+    def lacking(self, requested: "ResourceUnits") -> list[str]:
         """The resources of which `requested` contains more than these amounts, sorted. A resource that is not
         requested is never among them."""
         return sorted(
             name for name, amount in requested.values.items() if 0 < amount > self.values.get(name, 0)
         )
 
-    def minus(self, other: "Amounts") -> "Amounts":
+    def minus(self, other: "ResourceUnits") -> "ResourceUnits":
         """The difference; amounts may be negative."""
         names = {*self.values, *other.values}
-        return Amounts({name: self.values.get(name, 0) - other.values.get(name, 0) for name in names})
+        return ResourceUnits({name: self.values.get(name, 0) - other.values.get(name, 0) for name in names})
 
 
-def pod_requests(pod: Pod) -> Amounts:
+def pod_units(pod: Pod) -> ResourceUnits:
     """What a pod occupies: for each resource, the sum over its containers or the largest request of an init
     container, whichever is more; and one of the resource ``pods``."""
     together = _sum(pod.spec.containers)
@@ -64,13 +64,13 @@ def pod_requests(pod: Pod) -> Amounts:
     for container in pod.spec.init_containers:
         for name, amount in _requests(container).items():
             largest[name] = max(largest.get(name, 0), amount)
-    return Amounts({**largest, _PODS: 1})
+    return ResourceUnits({**largest, _PODS: 1})
 
 
-def _sum(containers: Iterable[Container]) -> Amounts:
-    total = Amounts()
+def _sum(containers: Iterable[Container]) -> ResourceUnits:
+    total = ResourceUnits()
     for container in containers:
-        total = total.plus(Amounts(_requests(container)))
+        total = total.plus(ResourceUnits(_requests(container)))
     return total
 
 

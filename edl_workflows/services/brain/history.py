@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from edl_workflows.core.kubernetes import demand
 from edl_workflows.core.protocol.brain import MAX_COUNT, OptimizeRequest
 from edl_workflows.core.scaling.dlrover.bounds import count_range, job_problems
 from edl_workflows.core.scaling.dlrover.brain.fairness import WorkerClaim, fair_shares
 from edl_workflows.core.scaling.dlrover.brain.messages import job_of, training_of
 from edl_workflows.core.scaling.dlrover.brain.request import BrainRequest
 from edl_workflows.core.scaling.dlrover.resources import AMOUNTS, WORKER, NodeSize, OptimizerJob
-from edl_workflows.services.brain.observations import Amounts, ClusterObservation
+from edl_workflows.services.brain.observations import ClusterObservation
 from edl_workflows.services.brain.store.reader import StoreReader
 from edl_workflows.services.brain.store.records import JobKey, StoredJob
 
@@ -147,7 +148,7 @@ def shared_capacity(sharing: Iterable[StoredJob], cluster: ClusterObservation) -
     }
 
 
-def _amounts(seen: Amounts) -> dict[str, float]:
+def _amounts(seen: demand.Amounts) -> dict[str, float]:
     """Convert amounts to cores, MiB and items."""
     gpus = sum(amount for name, amount in seen.items() if name.endswith("/gpu"))
     return {"cpu": seen.get("cpu", 0.0), "memory": seen.get("memory", 0.0) / _MIB, "gpu": gpus}

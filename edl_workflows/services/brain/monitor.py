@@ -21,7 +21,7 @@ import structlog
 
 from edl_workflows.core.exceptions import EdlError, NotFoundError
 from edl_workflows.core.jobs.kinds import KINDS
-from edl_workflows.core.kubernetes import api
+from edl_workflows.core.kubernetes import api, demand
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import CallPolicy, Cluster, ClusterSource
 from edl_workflows.runtime.kube.informer import Informer
@@ -29,7 +29,6 @@ from edl_workflows.runtime.kube.informer_group import InformerGroup
 from edl_workflows.runtime.kube.resources import ALL_NAMESPACES, ApiResource, Scope
 from edl_workflows.services.brain import observations
 from edl_workflows.services.brain.observations import (
-    Amounts,
     ChangeObservation,
     ClusterObservation,
     JobObservation,
@@ -169,7 +168,7 @@ class ClusterMonitor:
             nodes, pods = self._nodes.cache.items(), self._pods.cache.items()
             self._store.record_cluster(observations.sample_cluster(nodes, pods, self._used(), now))
 
-    def _used(self) -> Amounts:
+    def _used(self) -> demand.Amounts:
         try:
             return observations.total_usage(client.list_objects(self._metrics, Scope(NODE_METRICS)).items)
         except EdlError:  # there is no metrics server, or it does not respond

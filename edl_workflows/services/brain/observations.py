@@ -19,12 +19,9 @@ from edl_workflows.core.jobs.kind import INVALID_SPEC, Kind
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.jobs.scale_plan.model import NodeResource, ScalePlan, ScalePlanSpec
 from edl_workflows.core.jobs.view import JobPhase, JobView
-from edl_workflows.core.kubernetes import demand
+from edl_workflows.core.kubernetes import demand, pod_state
 from edl_workflows.core.kubernetes.objects import Resource
 from edl_workflows.core.protocol.metrics import MAX_METRICS, MAX_NAME
-
-Amounts = Mapping[str, float]
-"""Amounts by resource name, in base units."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +40,9 @@ class ClusterObservation:
     time: float
     nodes: int = 0
     nodes_ready: int = 0
-    allocatable: Amounts = field(default_factory=dict)
-    requested: Amounts = field(default_factory=dict)
-    used: Amounts = field(default_factory=dict)
+    allocatable: demand.Amounts = field(default_factory=dict)
+    requested: demand.Amounts = field(default_factory=dict)
+    used: demand.Amounts = field(default_factory=dict)
     pods_running: int = 0
     pods_pending: int = 0
 
@@ -82,7 +79,7 @@ class JobObservation:
     reason: str = ""
     message: str = ""
     replicas: Mapping[str, RoleObservation] = field(default_factory=dict)
-    requests: Amounts = field(default_factory=dict)
+    requests: demand.Amounts = field(default_factory=dict)
     step: int = 0
     speed: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -153,13 +150,13 @@ def reduce_pod(pod: Manifest) -> Object:
     spec = pod.get("spec") or {}
     return cache_fields.keep_head(pod) | {
         "placed": bool(spec.get("nodeName")),
-        "phase": manifests.pod_phase(pod),
+        "phase": pod_state.pod_phase(pod),
         "requests": demand.pod_requests(spec) | {PODS: 1.0},
     }
 
 
 def sample_cluster(
-    nodes: Collection[Manifest], pods: Iterable[Manifest], used: Amounts, now: float
+    nodes: Collection[Manifest], pods: Iterable[Manifest], used: demand.Amounts, now: float
 ) -> ClusterObservation:
     """Compute a sample of the cluster.
 
@@ -280,7 +277,7 @@ def describe_changes(spec: ScalePlanSpec) -> list[str]:
 
 
 def with_requests(
-    job: JobObservation, label: str, held: Mapping[tuple[str, str, str], Amounts]
+    job: JobObservation, label: str, held: Mapping[tuple[str, str, str], demand.Amounts]
 ) -> JobObservation:
     """A job's row with the total requests of its pods.
 

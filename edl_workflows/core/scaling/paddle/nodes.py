@@ -33,7 +33,7 @@ as much as twenty such checks."""
 _FIRST_WIDTH = 256
 """How many nodes a search then checks at once; four times as many after each failure."""
 
-Amounts = NDArray[np.float64]
+AmountVector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class FreeCapacity:
             self._cells.append(
                 array("d", [total - used for total, used in zip(totals, used_units, strict=True)])
             )
-        self._free: list[Amounts] = [np.frombuffer(node_amounts) for node_amounts in self._cells]
+        self._free: list[AmountVector] = [np.frombuffer(node_amounts) for node_amounts in self._cells]
         """The memory of `_cells`: `array` is several times faster for single amounts, numpy for many."""
         self._attainable = [node_amounts.copy() for node_amounts in self._free]
         """What would be free if every job gave up its instances beyond the minimum."""
@@ -276,7 +276,7 @@ class FreeCapacity:
 
     @staticmethod
     def _fits(
-        shape: InstanceShape, room: Sequence[Amounts], start: int = 0, end: int | None = None
+        shape: InstanceShape, room: Sequence[AmountVector], start: int = 0, end: int | None = None
     ) -> NDArray[np.bool_]:
         """Which nodes from `start` to `end` have room for an instance."""
         fits = shape.open[start:end].copy()

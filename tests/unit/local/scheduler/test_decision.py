@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edl_workflows.local.pods import Pod
 from edl_workflows.local.scheduler.decision import SchedulerNode, decide_scheduling
-from edl_workflows.local.scheduler.resources import Amounts, pod_requests, to_units
+from edl_workflows.local.scheduler.resources import ResourceUnits, pod_units, to_units
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -30,7 +30,7 @@ def make_node(cpu: str = "2", *, pods: int = 10, **fields: Any) -> SchedulerNode
     """A node of this size."""
     return SchedulerNode(
         "edl-local",
-        Amounts.parse({"cpu": cpu, "memory": "1Gi", "pods": str(pods)}),
+        ResourceUnits.parse({"cpu": cpu, "memory": "1Gi", "pods": str(pods)}),
         {"disk": "ssd"},
         **fields,
     )
@@ -215,7 +215,7 @@ def test_init_containers_count_by_their_largest() -> None:
     }
     pod = Pod.model_validate({"metadata": {"name": "x"}, "spec": spec})
 
-    assert pod_requests(pod).values == {"cpu": 1000, "memory": 2**30, "pods": 1}
+    assert pod_units(pod).values == {"cpu": 1000, "memory": 2**30, "pods": 1}
 
 
 @pytest.mark.parametrize(("amount", "expected"), [(0.1, 100), (0.0001, 1), (1.5, 1500), (2, 2000)])
@@ -242,6 +242,6 @@ def test_the_node_is_never_overcommitted(wanted: list[tuple[int, int, int]], cap
         for pod in pods
     ]
 
-    assert sum(pod_requests(pod).values.get("cpu", 0) for pod in decision.bind) <= capacity
+    assert sum(pod_units(pod).values.get("cpu", 0) for pod in decision.bind) <= capacity
     assert decide_scheduling(node, after).bind == ()
     assert names(decide_scheduling(node, list(reversed(pods))).bind) == names(decision.bind)

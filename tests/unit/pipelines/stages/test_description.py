@@ -58,6 +58,7 @@ def test_every_stage_has_a_command_or_is_for_pipelines(stage: StageSpec[Any]) ->
     """A new stage needs a row in `cli.root.COMMANDS`, or cases with ``command=False``."""
     commands = {row.name for row in COMMANDS}
 
+    assert stage.name in STAGE_CASES, f"{stage.name} needs an entry in tests/cases/stages.py"
     assert (stage.name in commands) is STAGE_CASES[stage.name].command, (
         f"{stage.name} needs a row in COMMANDS of edl_workflows/pipelines/cli/root.py, or command=False in "
         "tests/cases/stages.py"
