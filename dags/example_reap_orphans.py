@@ -2,9 +2,10 @@
 killed, or their run was deleted.
 
 Every half hour the DAG checks the namespace of the connection ``kubernetes_default``.
-It only reports, in its log and its result, until the Airflow variable
-``edl_reap_report_only`` is ``false``. It cancels nothing as long as the connection does
-not name this Airflow (``edl_installation``). The DAG is paused at first.
+An orphan that it finds a second time, ten minutes later or more, is cancelled. With the
+Airflow variable ``edl_reap_report_only`` set to ``true`` it only reports, in its log and
+its result. If the connection does not name this Airflow (``edl_installation``), jobs of
+deleted runs are only reported. The DAG is paused at first.
 """
 
 from datetime import timedelta
@@ -25,7 +26,7 @@ with DAG(
     # [START howto_reap]
     reap = ReapOrphanedJobsOperator(
         task_id="reap",
-        report_only="{{ var.value.get('edl_reap_report_only', 'true') }}",
+        report_only="{{ var.value.get('edl_reap_report_only', 'false') }}",
         grace=timedelta(minutes=10),
     )
     # [END howto_reap]

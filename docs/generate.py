@@ -31,7 +31,8 @@ from edl_workflows.core.jobs.status import phases_of
 from edl_workflows.core.kubernetes.objects import Metadata
 from edl_workflows.core.protocol.routes import ROUTES, Route
 from edl_workflows.core.scaling.policies import POLICIES
-from edl_workflows.operators.base import ClusterTask, StageOperator, StageTask
+from edl_workflows.operators.base import StageOperator, StageTask
+from edl_workflows.operators.cluster import ClusterTask
 from edl_workflows.pipelines.argo.lint import schema as argo_schema
 from edl_workflows.pipelines.argo.lint.rules import RULES as LINT_RULES
 from edl_workflows.pipelines.cli.root import EXIT_CODES, app
@@ -418,6 +419,8 @@ def relaunch_page() -> str:
 
 def replaced(rule: ExitRule) -> str:
     """Whether and how a rule replaces a node."""
+    if rule.never:
+        return "never"
     text = "within its budget" if rule.budget else "always, without using its budget"
     if rule.always_only:
         text = f"only with restartPolicy `Always`, {text}"

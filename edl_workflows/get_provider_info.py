@@ -4,7 +4,7 @@ that it names."""
 from pathlib import Path
 from typing import Any
 
-_SHARED = ("base", "lineage", "rendered", "stage_bases")
+_SHARED = ("base", "cluster", "lineage", "rendered", "stage_bases")
 """Modules that define no operator."""
 
 

@@ -51,7 +51,7 @@ class ApiServerProcess:
             UnavailableError: it ended, or did not answer in time. The message contains its output.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "edl_workflows.local.apiserver", "--dir", str(self.directory)]
+        command = [sys.executable, "-P", "-m", "edl_workflows.local.apiserver", "--dir", str(self.directory)]
         command += ["--port", str(self.port), "--history", str(self._history)]
         with (self.directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

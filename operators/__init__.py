@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from edl_workflows.operators.tf_job import SubmitTFJobOperator
     from edl_workflows.operators.training_job import SubmitTrainingJobOperator
+    from edl_workflows.operators.watcher import FailMarkedRunOperator
 
 __all__ = [
     "ApplyPlanOperator",
@@ -34,6 +35,7 @@ __all__ = [
     "CancelJobOperator",
     "CheckpointJobOperator",
     "DeleteJobOperator",
+    "FailMarkedRunOperator",
     "MigrateParameterServersOperator",
     "PlanScaleOperator",
     "ReapOrphanedJobsOperator",
@@ -49,6 +51,7 @@ __all__ = [
 ]
 
 _MODULES = dict.fromkeys(__all__, "edl_workflows.operators.stages") | {
+    "FailMarkedRunOperator": "edl_workflows.operators.watcher",
     "ReapOrphanedJobsOperator": "edl_workflows.operators.reaper",
     "SubmitDIJobOperator": "edl_workflows.operators.di_job",
     "SubmitElasticJobOperator": "edl_workflows.operators.elastic_job",

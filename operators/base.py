@@ -9,10 +9,9 @@ import threading
 import time
 from dataclasses import replace
 from datetime import timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
-from airflow.sdk import Asset, BaseOperator
+from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from edl_workflows.airflow.hooks.airflow_versions import (
@@ -32,8 +31,7 @@ from edl_workflows.airflow.hooks.errors import (
     raised_for_airflow,
     to_airflow,
 )
-from edl_workflows.airflow.hooks.task_owner import TaskOwner, engine_of
-from edl_workflows.airflow.hooks.task_state import ENDED_STATES, task_state
+from edl_workflows.airflow.hooks.task_owner import TaskOwner
 from edl_workflows.airflow.links import ElasticJobLink
 from edl_workflows.core.exceptions import (
     EdlError,
@@ -43,6 +41,7 @@ from edl_workflows.core.exceptions import (
     PlanFailedError,
     StageTimeoutError,
 )
+from edl_workflows.operators.cluster import ClusterTask
 from edl_workflows.operators.lineage import LineageTask
 from edl_workflows.operators.rendered import rendered_field
 
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from pydantic import JsonValue
 
-    from edl_workflows.airflow.hooks.elastic_job import ElasticJobHook
     from edl_workflows.pipelines.waiting.goals import Handle
     from edl_workflows.pipelines.waiting.identity import Lifetime, StageIdentity
     from edl_workflows.pipelines.waiting.outputs import Outputs
@@ -62,61 +60,14 @@ attempt's result was delivered."""
 BACKSTOP = timedelta(seconds=60)
 """How much later than the trigger's deadline Airflow's own deadline is. Airflow's applies if no triggerer
 runs; Airflow checks it every 15 s."""
+REPEATS = 2
+REPEAT_DELAY = timedelta(seconds=10)
 KILL_SECONDS = 4.5
 """Time limit of a cancellation: a killed worker process gets SIGKILL 5 s after SIGTERM."""
 
 OnKillAction = Literal["delete", "suspend", "keep"]
 WhenFinished = Literal["skip", "fail", "succeed"]
 """The result of a task if the job succeeds before the task has done its work."""
-CLUSTER_FIELDS = ("namespace", "kubernetes_conn_id", "config_file", "cluster_context")
-"""Template fields of all operators and sensors."""
-
-
-class ClusterTask(BaseOperator):
-    """A task that connects to a cluster with an Airflow connection.
-
-    Args:
-        namespace: namespace of the job; by default the manifest's, else the connection's.
-        kubernetes_conn_id: Airflow connection of type ``kubernetes``.
-        config_file: kubeconfig that replaces the connection's.
-        in_cluster: use the service account of the worker's and the triggerer's pod.
-        cluster_context: context within the kubeconfig.
-        kwargs: arguments of `BaseOperator`.
-    """
-
-    def __init__(
-        self,
-        *,
-        namespace: str | None = None,
-        kubernetes_conn_id: str = "kubernetes_default",
-        config_file: str | None = None,
-        in_cluster: bool | None = None,
-        cluster_context: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.namespace = namespace
-        self.kubernetes_conn_id = kubernetes_conn_id
-        self.config_file = config_file
-        self.in_cluster = in_cluster
-        self.cluster_context = cluster_context
-
-    @property
-    def connection(self) -> dict[str, Any]:
-        """The arguments of `hooks.elastic_job.ConnectionSettings`."""
-        return {
-            "kubernetes_conn_id": self.kubernetes_conn_id,
-            "config_file": self.config_file,
-            "in_cluster": self.in_cluster,
-            "cluster_context": self.cluster_context,
-        }
-
-    @cached_property
-    def hook(self) -> "ElasticJobHook":
-        """The connection to the cluster."""
-        from edl_workflows.airflow.hooks.elastic_job import ConnectionSettings, ElasticJobHook
-
-        return ElasticJobHook(ConnectionSettings(**self.connection))
 
 
 class StageTask(LineageTask, ClusterTask):
@@ -124,6 +75,9 @@ class StageTask(LineageTask, ClusterTask):
 
     Args:
         deferrable: wait in the triggerer; by default Airflow's ``[operators] default_deferrable``.
+        retries: Airflow's argument. Tasks that may be repeated without harm (sensors, and operators that
+            cancel or delete a job) are retried at least twice by default, others as often as Airflow says.
+        retry_delay: Airflow's argument; 10 s if ``retries`` of such a task is not given.
         kwargs: arguments of `ClusterTask`.
     """
 
@@ -138,6 +92,9 @@ class StageTask(LineageTask, ClusterTask):
     final_errors: ClassVar[tuple[type[EdlError], ...]] = (JobFailedError,)
     """Errors that a retry of this task can't correct, because another task created the object."""
 
+    repeatable: ClassVar[bool] = False
+    """Whether the task may be repeated without harm. Airflow may fail any task for reasons of its own."""
+
     _ti: Any = None
     _killed_early = False
     link: str = ""
@@ -147,8 +104,15 @@ class StageTask(LineageTask, ClusterTask):
         self,
         *,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        retries: int | None = None,
+        retry_delay: timedelta | None = None,
         **kwargs: Any,
     ) -> None:
+        if retries is None and self.repeatable:
+            retries = max(REPEATS, conf.getint("core", "default_task_retries", fallback=0))
+            retry_delay = REPEAT_DELAY if retry_delay is None else retry_delay
+        given = {"retries": retries, "retry_delay": retry_delay}
+        kwargs |= {name: value for name, value in given.items() if value is not None}
         # Each output is also an XCom of its own, which ``submit.output["name"]`` reads.
         super().__init__(multiple_outputs=True, **kwargs)
         self.deferrable = deferrable
@@ -243,14 +207,45 @@ class StageTask(LineageTask, ClusterTask):
             self.report_job("FAIL", self._ti, str(error))
         return fail_for_good(error) if isinstance(error, self.final_errors) else error
 
+    def owner_of_task(self, ti: Any) -> TaskOwner:
+        """The owner of what this task instance creates."""
+        return TaskOwner.of(ti, self.hook.installation)
+
     def identity(self, context: "Context") -> "StageIdentity":
         """The owner annotations of this task instance, without a logical date, which not every run has."""
         from edl_workflows.pipelines.waiting.identity import StageIdentity
 
         ti = context["ti"]
-        index = -1 if ti.map_index is None else ti.map_index
-        owner = TaskOwner(engine_of(self.hook.installation), ti.dag_id, ti.run_id, ti.task_id, index)
+        owner = self.owner_of_task(ti)
         return StageIdentity(owner=str(owner), attempt=str(ti.try_number), notify=self.log.info)
+
+    def on_kill(self) -> None:
+        """Cancel what the stage created if a user killed the task, and end the jobs of its run if the run has
+        ended without its teardowns. If the worker shuts down, the next attempt continues.
+
+        Airflow calls this in a signal handler, at any point of the task. The cancellation runs in a separate
+        thread, because the interrupted thread may hold locks.
+        """
+        if self._handle is None:
+            self._killed_early = True  # `execute` continues after this handler, and cancels what it creates
+            return
+        thread = threading.Thread(target=self._cancel_if_killed, name="on_kill", daemon=True)
+        thread.start()
+        thread.join(KILL_SECONDS)
+
+    def _cancel_if_killed(self) -> None:
+        from edl_workflows.airflow.hooks import kills
+
+        assert self._handle is not None
+        try:
+            done = kills.cancel_if_killed(
+                self.hook, self._ti, self._handle, self.on_kill_action, self.log.info
+            )
+        except (AirflowRuntimeError, EdlError):
+            self.log.exception("%s could not be cancelled; cancel it manually", self._handle)
+            return
+        if done and self.on_kill_action == "delete":
+            self.report_job("ABORT", self._ti)
 
 
 class StageOperator(StageTask):
@@ -333,22 +328,6 @@ class StageOperator(StageTask):
         if not over and (no_retry or isinstance(raised, StageTimeoutError)):
             self._cancel()
         return raised
-
-    def on_kill(self) -> None:
-        """Cancel what the stage created if a user killed the task. If the worker shuts down, the next attempt
-        continues.
-
-        Airflow calls this in a signal handler, at any point of the task. The cancellation runs in a separate
-        thread, because the interrupted thread may hold locks.
-        """
-        if self._handle is None:
-            self._killed_early = True  # `execute` continues after this handler, and cancels what it creates
-            return
-        if self.on_kill_action == "keep":
-            return
-        thread = threading.Thread(target=self._cancel_if_killed, name="on_kill", daemon=True)
-        thread.start()
-        thread.join(KILL_SECONDS)
 
     def identity(self, context: "Context") -> "StageIdentity":
         """The owner annotations, with the state that earlier attempts stored and the policy for an orphaned
@@ -472,17 +451,6 @@ class StageOperator(StageTask):
 
     def _last_attempt(self) -> bool:
         return bool(self._ti.try_number > self._ti.max_tries)
-
-    def _cancel_if_killed(self) -> None:
-        try:
-            state = task_state(self._ti)
-        except AirflowRuntimeError:
-            self.log.exception("Can't determine whether the task was killed; %s is left alone", self._handle)
-            return
-        if state in ENDED_STATES:
-            self._cancel()
-        else:
-            self.log.info("%s is left alone: its task is %s, not killed", self._handle, state or "cleared")
 
     def _cancel(self) -> None:
         from edl_workflows.pipelines.waiting import ownership

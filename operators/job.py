@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from edl_workflows.airflow.hooks.task_state import task_states
 from edl_workflows.core.exceptions import EdlError, InvalidError
-from edl_workflows.operators.base import CLUSTER_FIELDS, StageOperator
-from edl_workflows.operators.rendered import rendered_map
+from edl_workflows.operators.base import StageOperator
+from edl_workflows.operators.cluster import CLUSTER_FIELDS
+from edl_workflows.operators.rendered import read_path, rendered_map
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,7 +30,8 @@ class SubmitJobOperator(StageOperator):
 
     Args:
         manifest: the custom resource: a dict, its text (YAML, JSON or Python), or the path of a ``.yaml``,
-            ``.yml`` or ``.json`` file relative to the DAG file. All forms are templated.
+            ``.yml`` or ``.json`` file relative to the DAG file. A `Path` is the path of any file, which is
+            read when the DAG file is parsed. All forms are templated.
         queue_timeout: how long, from the start of the task, the job may wait for pods or quota before it runs
             for the first time. After that, the job is cancelled, and the task fails with a message that says
             what the job waits for.
@@ -53,14 +56,14 @@ class SubmitJobOperator(StageOperator):
     def __init__(
         self,
         *,
-        manifest: dict[str, Any] | str,
+        manifest: dict[str, Any] | str | PurePath,
         queue_timeout: timedelta | None = None,
         logs: Literal["chief", "all"] | None = None,
         log_tail_lines: int = 1000,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.manifest = manifest
+        self.manifest = read_path(manifest)
         self.queue_timeout = queue_timeout
         self.logs = logs
         self.log_tail_lines = log_tail_lines

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from edl_workflows.airflow.hooks.errors import raised_for_airflow
 from edl_workflows.core.exceptions import EdlError, InvalidError
-from edl_workflows.operators.base import CLUSTER_FIELDS, ClusterTask
+from edl_workflows.operators.cluster import CLUSTER_FIELDS, ClusterTask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from edl_workflows.airflow.hooks.orphans import OwnerJudgement
+    from edl_workflows.airflow.hooks.orphans import OwnerJudgement, Recorded
+    from edl_workflows.airflow.hooks.task_owner import TaskOwner
     from edl_workflows.runtime.kube.connect import Cluster
 
 MAX_LISTED = 200
@@ -29,12 +30,13 @@ class ReapOrphanedJobsOperator(ClusterTask):
     orphan is cancelled according to the ``on_kill_action`` of the task that created it. The operator leaves
     alone: objects that other installations or people created; objects whose task may continue (even one that
     was cleared or waits for a retry); objects that their task did not wait for, while the run continues or if
-    it succeeded; and objects created with ``on_kill_action="keep"``. An Airflow without a name
-    (``edl_installation`` of the connection) cancels nothing: another Airflow with the same DAG writes the
-    same annotations, so the objects may belong to that Airflow.
+    it succeeded; and objects created with ``on_kill_action="keep"``. Another Airflow with the same DAG writes
+    the same annotations. So an Airflow without a name (``edl_installation`` of the connection) cancels an
+    object only if the task's XCom has the object's uid, which no other Airflow has. The XCom is gone once the
+    run was deleted.
 
-    With ``report_only=False``, the first run that finds an orphan only records the time on the object. A
-    later run cancels it, once the grace time has passed. If a task takes the object over in between, the
+    The first run that finds an orphan only records the time on the object. A later run cancels it, once the
+    grace time has passed. If a task takes the object over in between, the
     record is removed. So put the operator into a DAG with a schedule. The operator may be repeated and killed
     at any time.
 
@@ -57,7 +59,7 @@ class ReapOrphanedJobsOperator(ClusterTask):
     def __init__(
         self,
         *,
-        report_only: bool | str = True,
+        report_only: bool | str = False,
         grace: timedelta = timedelta(minutes=10),
         max_cancellations: int | str = 20,
         **kwargs: Any,
@@ -67,7 +69,7 @@ class ReapOrphanedJobsOperator(ClusterTask):
         self.grace = grace
         self.max_cancellations = max_cancellations
 
-    def execute(self, context: "Context") -> dict[str, Any]:  # noqa: ARG002 - the interface
+    def execute(self, context: "Context") -> dict[str, Any]:
         """Check all objects once; record new orphans, and cancel those that are due."""
         from edl_workflows.airflow.hooks.orphans import OwnerVerdict, judge_objects
 
@@ -77,7 +79,8 @@ class ReapOrphanedJobsOperator(ClusterTask):
                 _count(self.max_cancellations, "max_cancellations"),
             )
             cluster = self.hook.cluster()
-            judgements = judge_objects(cluster, self.namespace or cluster.namespace, self.hook.installation)
+            namespace, recorded = self.namespace or cluster.namespace, _records_of(context)
+            judgements = judge_objects(cluster, namespace, self.hook.installation, recorded)
             now = datetime.now(UTC)
             if not report_only:
                 self._check_number(judgements, now, most)
@@ -141,6 +144,24 @@ class ReapOrphanedJobsOperator(ClusterTask):
         if judged.action == "delete":
             lineage.emit_job_event(lineage.JobEvent.deleted(owned.handle))
         return CANCELLED
+
+
+def _records_of(context: "Context") -> "Recorded":
+    """Return the reader of the XCom in which a task notes the object that it works on."""
+    from edl_workflows.airflow.hooks.task_object import OBJECT_KEY, TaskObject
+
+    def recorded(owner: "TaskOwner") -> str:
+        noted = context["ti"].xcom_pull(
+            dag_id=owner.dag_id,
+            run_id=owner.run_id,
+            task_ids=owner.task_id,
+            map_indexes=owner.map_index,
+            key=OBJECT_KEY,
+        )
+        target = TaskObject.read(noted)
+        return target.uid if target is not None else ""
+
+    return recorded
 
 
 NOTED = "noted"

@@ -7,6 +7,7 @@ Without ``render_template_as_native_obj`` in the DAG, Jinja renders everything a
 import ast
 import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from edl_workflows.core.exceptions import InvalidError
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
     from edl_workflows.pipelines.stages.description import RequestField
 
 _NOTHING = ("", "None", "null")
+
+
+def read_path(value: Any) -> Any:
+    """The text of a file if its `Path` was given; any other value as it is. Airflow looks for templates in
+    the folder of the DAG file only, and takes only texts for their names."""
+    # The line feed keeps Airflow from taking a text that ends in ".yaml" for the name of a file.
+    return f"{Path(value).read_text(encoding='utf-8')}\n" if isinstance(value, PurePath) else value
 
 
 def given_or_none(value: Any) -> Any:

@@ -1,9 +1,11 @@
 """What operators of `operators.stages` do besides their stage: their bases, written by hand."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from edl_workflows.airflow.hooks.task_owner import TaskOwner
+from edl_workflows.airflow.hooks.airflow_versions import TriggerRule
+from edl_workflows.airflow.hooks.errors import raised_for_airflow
+from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.operators.base import StageOperator
 from edl_workflows.operators.rendered import rendered_map
 
@@ -34,10 +36,35 @@ class ScaleTask(ChangeTask):
 
 
 class DeletionTask(StageOperator):
-    """A task that deletes a job."""
+    """A task that ends a job. As a teardown it runs whatever happened upstream, and needs no name: the jobs
+    of its setups carry owner annotations."""
 
     name: str
     kind: str
+    repeatable: ClassVar[bool] = True
+
+    def as_teardown(self, **kwargs: Any) -> Self:
+        """As Airflow's method. But a teardown without a name also runs if its setup was skipped or failed:
+        a setup may fail after it has created a job."""
+        super().as_teardown(**kwargs)
+        if not self.name:
+            self.trigger_rule = TriggerRule.ALL_DONE
+        return self
+
+    def execute(self, context: "Context") -> dict[str, Any]:
+        """End the job, or the jobs of the setups. If these have none, there is nothing to do."""
+        if self.name:
+            return super().execute(context)
+        with raised_for_airflow():
+            names = self._names_of_setups(context)
+        if not names:
+            self.log.info("The setups of this teardown have no %s: there is nothing to end", self.kind)
+            return {}
+        for self.name in names[:-1]:  # a setup has several only if the name in its manifest changed
+            with raised_for_airflow():
+                self.begin(context)
+        self.name = names[-1]
+        return super().execute(context)
 
     def begin(self, context: "Context") -> "Handle":
         """Begin the stage. If it deletes a job before its end, it emits the OpenLineage event ABORT for the
@@ -48,6 +75,27 @@ class DeletionTask(StageOperator):
             self.report_deletion(running, context["ti"])
         return handle
 
+    def _names_of_setups(self, context: "Context") -> list[str]:
+        """The names of the jobs that the setups of this teardown created in this run.
+
+        Raises:
+            InvalidError: it is no teardown.
+        """
+        from edl_workflows.pipelines.waiting import ownership
+
+        setups = [task for task in self.upstream_list if task.is_setup]
+        if not setups:
+            raise InvalidError("name: a task that is no teardown of a submit needs the name of the job")
+        run = self.owner_of_task(context["ti"]).run
+        owners = []
+        for setup in setups:
+            # In a mapped group, each instance ends the jobs of its own index.
+            index = "" if setup.get_closest_mapped_task_group() is None else context["ti"].map_index
+            owners.append(f"{run}{setup.task_id}/{index}")
+        cluster = self.hook.cluster()
+        namespace = self.namespace or cluster.namespace
+        return ownership.names_of_owners(cluster, self.kind, namespace, owners)
+
 
 class CancelTask(DeletionTask):
     """A task that ends the jobs of its run."""
@@ -56,9 +104,7 @@ class CancelTask(DeletionTask):
 
     def begin(self, context: "Context") -> "Handle":
         """Begin the stage for jobs with the owner annotations of this run."""
-        owner = TaskOwner.parse(self.identity(context).owner)
-        assert owner is not None, "an operator's own annotation names its task instance"
-        self._owner_prefix = owner.run
+        self._owner_prefix = self.owner_of_task(context["ti"]).run
         return super().begin(context)
 
     def request_values(self) -> dict[str, Any]:

@@ -7,7 +7,8 @@ Generated from the descriptions of the stages by `python -m edl_workflows.airflo
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from edl_workflows.operators.base import CLUSTER_FIELDS, StageOperator, WhenFinished
+from edl_workflows.operators.base import StageOperator, WhenFinished
+from edl_workflows.operators.cluster import CLUSTER_FIELDS
 from edl_workflows.operators.stage_bases import CancelTask, ChangeTask, DeletionTask, ScaleTask
 
 
@@ -15,11 +16,13 @@ class CancelJobOperator(CancelTask):
     """End a job that a given pipeline created, if it has not ended.
 
     The pipeline of an operator is the run of its task. Use the operator as the teardown of a submit that
-    does not wait: ``cancel.as_teardown(setups=submit)``. It waits until the job's pods are gone. A job
-    that has ended is kept for inspection. A job that another run or a person created is left alone.
+    does not wait: ``CancelJobOperator(task_id="cancel").as_teardown(setups=submit)``. It waits until the
+    job's pods are gone. A job that has ended is kept for inspection. A job that another run or a person
+    created is left alone.
 
     Args:
-        name: name of the job, as ``submit.output["name"]``.
+        name: name of the job. A teardown leaves it out to end what its setups created, even if a setup
+            failed after it had created a job and so has no result.
         kind: kind of the job, as in its manifest.
         action: "delete" the job, or "suspend" it: its data position and checkpoints stay.
         kwargs: arguments of `StageOperator`.
@@ -31,7 +34,7 @@ class CancelJobOperator(CancelTask):
     def __init__(
         self,
         *,
-        name: str,
+        name: str = "",
         kind: str = "ElasticJob",
         action: Literal["delete", "suspend"] = "delete",
         **kwargs: Any,
@@ -313,10 +316,12 @@ class DeleteJobOperator(DeletionTask):
     The stage deletes a job whoever created it, and waits until all its pods are gone. A job that does not
     exist counts as deleted.
 
-    As a teardown the operator also removes a job that has ended: ``delete.as_teardown(setups=submit)``.
+    As a teardown the operator also removes a job that has ended:
+    ``DeleteJobOperator(task_id="delete").as_teardown(setups=submit)``.
 
     Args:
-        name: name of the job, as ``submit.output["name"]``.
+        name: name of the job. A teardown leaves it out to end what its setups created, even if a setup
+            failed after it had created a job and so has no result.
         kind: kind of the job, as in its manifest.
         kwargs: arguments of `StageOperator`.
     """
@@ -324,7 +329,7 @@ class DeleteJobOperator(DeletionTask):
     stage_name: ClassVar[str] = "delete"
     template_fields: Sequence[str] = ("name", *CLUSTER_FIELDS)
 
-    def __init__(self, *, name: str, kind: str = "ElasticJob", **kwargs: Any) -> None:
+    def __init__(self, *, name: str = "", kind: str = "ElasticJob", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.name = name
         self.kind = kind

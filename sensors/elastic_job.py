@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from edl_workflows.operators.base import CLUSTER_FIELDS, WhenFinished
+from edl_workflows.operators.base import WhenFinished
+from edl_workflows.operators.cluster import CLUSTER_FIELDS
 from edl_workflows.sensors.job import JobSensor, StageSensor
 
 

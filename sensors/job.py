@@ -11,10 +11,12 @@ from edl_workflows.airflow.hooks.airflow_versions import (
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
+    AirflowTaskTimeout,
 )
 from edl_workflows.airflow.hooks.errors import AirflowStageSkipped, raised_for_airflow
 from edl_workflows.core.exceptions import EdlError, JobFailedError, PlanFailedError, StageTimeoutError
-from edl_workflows.operators.base import CLUSTER_FIELDS, StageTask, WhenFinished
+from edl_workflows.operators.base import StageTask, WhenFinished
+from edl_workflows.operators.cluster import CLUSTER_FIELDS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
 
 
 class StageSensor(StageTask, BaseSensorOperator):
-    """A sensor whose condition is the goal of a stage."""
+    """A sensor whose condition is the goal of a stage. One that is out of time, or whose job has failed, is
+    never retried."""
 
+    repeatable: ClassVar[bool] = True
     final_errors: ClassVar[tuple[type[EdlError], ...]] = (JobFailedError, PlanFailedError)
     _goal_wait: "GoalWait | None" = None
     """Shared by all pokes in this process."""
@@ -53,11 +57,18 @@ class StageSensor(StageTask, BaseSensorOperator):
         return GoalWait(self.begin(context), queue_deadline=self.queue_deadline(context), notify=notify)
 
     def execute(self, context: "Context") -> Any:
-        """Poke like any sensor or, if deferrable, evaluate once and then wait in the triggerer."""
-        if not self.deferrable:
-            return super().execute(context)
+        """Poke like any sensor or, if deferrable, evaluate once and then wait in the triggerer. The smaller
+        of ``timeout`` and ``execution_timeout`` limits the wait."""
+        self._ti = context["ti"]
+        if self.execution_timeout is not None:
+            self.timeout = min(self.timeout, self.execution_timeout.total_seconds())
         try:
-            first = self.poke(context)
+            try:
+                if not self.deferrable:
+                    return super().execute(context)
+                first = self.poke(context)
+            except AirflowTaskTimeout as error:  # Airflow's alarm, which only knows execution_timeout
+                raise AirflowSensorTimeout(f"not within the execution_timeout of {self.timeout} s") from error
         except (AirflowSensorTimeout, AirflowFailException) as error:  # Airflow's own loop does the same
             if self.soft_fail:
                 raise AirflowSkipException(f"skipped by soft_fail: {error}") from error

@@ -79,11 +79,11 @@ class JobsNamespace:
         if obj.get("spec") != before:
             obj["metadata"]["generation"] += 1
 
-    def delete(self, kind: str, name: str) -> None:
+    def delete(self, kind: str, name: str, *, force: bool = False) -> None:
         """Delete an object. A pod that has not ended is only marked for deletion, see `reap`; everything else
-        is removed at once."""
+        is removed at once, and with `force` a pod, too."""
         obj = self.objects[kind, name]
-        if kind == "Pod" and obj["status"]["phase"] in ("Pending", "Running"):
+        if kind == "Pod" and obj["status"]["phase"] in ("Pending", "Running") and not force:
             obj["metadata"].setdefault("deletionTimestamp", self.now.isoformat())
             return
         del self.objects[kind, name]
@@ -122,6 +122,15 @@ class JobsNamespace:
     def tick(self, seconds: float) -> None:
         """Let time pass."""
         self.now += timedelta(seconds=seconds)
+
+    def wake(self, kind: str, name: str) -> float:
+        """Let the time pass until the controller decides about an object again by itself; return it in
+        seconds."""
+        seconds = self.decide(kind, name).requeue_after
+        assert seconds is not None
+        self.tick(seconds)
+        self.settle()
+        return seconds
 
     def observe(self, kind: Kind, manifest: Manifest) -> Observed:
         """The input of a decision about an object, as the loop's caches provide it."""
@@ -168,7 +177,7 @@ class JobsNamespace:
             match part:
                 case Deletion():
                     if (part.kind, part.name) in self.objects:
-                        self.delete(part.kind, part.name)
+                        self.delete(part.kind, part.name, force=part.grace_seconds == 0)
                 case Patch():
                     self.edit(part.kind, part.name, _without_version(part.body))
                 case Event():

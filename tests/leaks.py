@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-_VARIABLE = "EDL_TEST_RUN"
-_MARK = f"{os.getpid()}-{uuid.uuid4().hex}"
+from tests import orphans
+
+_mark = 0
+"""This run's (`orphans.choose_mark`)."""
 _SECONDS = 120.0
 """How long threads and processes that were told to end may take. Most end at once."""
 
@@ -33,18 +34,19 @@ _OLD_LOOP = "(run_forever)"
 
 
 def mark_processes() -> None:
-    """Let every process that this one starts carry the run's mark in its environment, and end with it if it
-    is killed."""
-    os.environ[_VARIABLE] = _MARK
+    """Let every process that this one starts carry the run's mark, and end with it if it is killed."""
+    global _mark  # noqa: PLW0603 - a process has one mark
+    _mark = orphans.choose_mark()
     program = [sys.executable, "-I", "-S", str(Path(__file__).with_name("orphans.py"))]
     subprocess.run(
-        [*program, str(os.getpid()), f"{_VARIABLE}={_MARK}"],
+        [*program, str(os.getpid()), str(_mark)],
         env={},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         check=True,
     )
+    orphans.mark_process(_mark)  # after that program has started, which must not find itself
 
 
 def _threads() -> set[threading.Thread]:
@@ -56,12 +58,12 @@ def _threads() -> set[threading.Thread]:
 
 
 def _processes() -> set[psutil.Process]:
-    """Processes of this run, its own left out. Others' cannot be read, and zombies have ended."""
+    """Processes of this run, its own left out."""
     found = set()
-    for process in psutil.process_iter():
+    for pid in orphans.find_processes(_mark):
         try:
-            ours = process.pid != os.getpid() and process.environ().get(_VARIABLE) == _MARK
-            if ours and process.status() != psutil.STATUS_ZOMBIE and not _is_pythons_own(process):
+            process = psutil.Process(pid)
+            if not _is_pythons_own(process):
                 found.add(process)
         except psutil.Error:
             continue

@@ -1,11 +1,12 @@
-"""Ends the processes of a test run that was killed: ``python -I -S tests/orphans.py PID VARIABLE=VALUE``.
+"""Ends the processes of a test run that was killed: ``python -I -S tests/orphans.py PID NUMBER``.
 
 A run starts this program beside it. Once the run has ended, however it did, this kills every process that
-carries the run's mark in its environment, and the descendants of those: pods of the embedded cluster have an
-environment of their own. It needs nothing but the standard library, so that it starts in milliseconds.
+carries the run's mark: a resource limit, which all processes inherit and none overwrites, as some do with
+their environment. It needs nothing but the standard library, so that it starts in milliseconds.
 """
 
 import os
+import resource
 import select
 import signal
 import sys
@@ -14,11 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 
 _PROC = Path("/proc")
+_LIMIT = "Max resident set"
 
 
 def main() -> None:
     """In the background, wait for the run's end and then end what it left."""
-    run, mark = int(sys.argv[1]), sys.argv[2].encode()
+    run, mark = int(sys.argv[1]), int(sys.argv[2])
     if os.fork():
         return
     os.setsid()  # neither a descendant of the run nor reached by its terminal's Ctrl-C
@@ -29,49 +31,52 @@ def main() -> None:
         time.sleep(0.05)
 
 
-def find_processes(mark: bytes) -> set[int]:
-    """The living processes whose environment has the mark, but for this one."""
-    return {pid for pid in _pids() if pid != os.getpid() and mark in _environment(pid) and _parent(pid)}
+def choose_mark() -> int:
+    """A new mark for this process: a limit of its resident memory, which Linux keeps but does not enforce.
+    Without rights a limit can only be lowered, so the mark of a run within a run is lower."""
+    _, hard = resource.getrlimit(resource.RLIMIT_RSS)
+    most = 2**62 if hard == resource.RLIM_INFINITY else hard
+    return most - 1 - int.from_bytes(os.urandom(5))
+
+
+def mark_process(mark: int) -> None:
+    """Let this process, and all that it starts, carry a mark."""
+    resource.setrlimit(resource.RLIMIT_RSS, (mark, mark))
+
+
+def find_processes(mark: int) -> set[int]:
+    """The living processes with the mark, but for this one."""
+    return {pid for pid in _pids() if pid != os.getpid() and _mark_of(pid) == mark and _is_alive(pid)}
 
 
 def kill_processes(found: set[int]) -> None:
-    """Kill processes and their descendants. They are stopped first, so that none starts another meanwhile."""
-    _send_signal(found, signal.SIGSTOP)
-    children: dict[int, set[int]] = {}
-    for pid in _pids():
-        children.setdefault(_parent(pid), set()).add(pid)
-    every, new = set(found), set(found)
-    while new := {child for pid in new for child in children.get(pid, ())} - every:
-        _send_signal(new, signal.SIGSTOP)
-        every |= new
-    _send_signal(every, signal.SIGKILL)
+    """Kill processes. They are stopped first, so that none starts another meanwhile."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
 
 
 def _pids() -> list[int]:
     return [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal()]
 
 
-def _environment(pid: int) -> list[bytes]:
-    """A process's environment as it began; [] where there is none to read: another user's, a zombie's."""
+def _mark_of(pid: int) -> int | None:
+    """A process's mark, if it has one."""
     try:
-        return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        limits = (_PROC / str(pid) / "limits").read_text()
     except OSError:
-        return []
+        return None
+    hard = limits.partition(_LIMIT)[2].split()[1:2]
+    return int(hard[0]) if hard and hard[0].isdecimal() else None
 
 
-def _parent(pid: int) -> int:
-    """Its parent; 0 if it has ended."""
+def _is_alive(pid: int) -> bool:
     try:
-        state, parent = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[:2]
+        state = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return 0
-    return 0 if state in "ZX" else int(parent)
-
-
-def _send_signal(pids: set[int], number: int) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
+        return False
+    return state not in "ZX"
 
 
 if __name__ == "__main__":

@@ -29,6 +29,9 @@ replicaSpecs:
     replicas: 1
     template:
       spec:
+        securityContext:
+          seccompProfile: {type: RuntimeDefault}
+          # on Kubernetes: runAsNonRoot: true
         containers:
           - name: main
             image: {{workflow.parameters.image}}
@@ -44,6 +47,7 @@ replicaSpecs:
               - --checkpoint-dir={{workflow.parameters.store}}/{{workflow.name}}
             envFrom:
               - secretRef: {name: object-store}
+            securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
             resources:
               requests: {cpu: 50m, memory: 256Mi}
 """

@@ -31,6 +31,10 @@ replicaSpecs:
     replicas: {{{{workflow.parameters.workers}}}}
     template:
       spec:
+        securityContext:
+          seccompProfile: {{type: RuntimeDefault}}
+          # on Kubernetes: runAsNonRoot: true
+          # on Kubernetes: fsGroup: 65532
         containers:
           - name: main
             image: {{{{workflow.parameters.image}}}}
@@ -47,11 +51,13 @@ replicaSpecs:
               - --epochs={{{{workflow.parameters.epochs}}}}
             resources:
               requests: {{cpu: 50m, memory: 768Mi}}
+            securityContext: {{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}
             volumeMounts:
               - {{name: checkpoints, mountPath: {CHECKPOINTS}}}
         volumes:
           - name: checkpoints
-            hostPath: {{path: {CHECKPOINTS}, type: DirectoryOrCreate}}
+            hostPath: {{path: {CHECKPOINTS}, type: DirectoryOrCreate}} # embedded only
+            # on Kubernetes: persistentVolumeClaim: {{claimName: training}}
 """
 
 PARAMETERS = (

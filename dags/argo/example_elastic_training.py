@@ -32,6 +32,10 @@ replicaSpecs:
     replicas: {{{{workflow.parameters.ps}}}}
     template: &node
       spec:
+        securityContext:
+          seccompProfile: {{type: RuntimeDefault}}
+          # on Kubernetes: runAsNonRoot: true
+          # on Kubernetes: fsGroup: 65532
         containers:
           - name: main
             image: {{{{workflow.parameters.image}}}}
@@ -49,11 +53,13 @@ replicaSpecs:
               - --step-delay={{{{workflow.parameters.step-delay}}}}
             resources:
               requests: {{cpu: 50m, memory: 512Mi}}
+            securityContext: {{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}
             volumeMounts:
               - {{name: checkpoints, mountPath: {CHECKPOINTS}}}
         volumes:
           - name: checkpoints
-            hostPath: {{path: {CHECKPOINTS}, type: DirectoryOrCreate}}
+            hostPath: {{path: {CHECKPOINTS}, type: DirectoryOrCreate}} # embedded only
+            # on Kubernetes: persistentVolumeClaim: {{claimName: training}}
   worker:
     replicas: {{{{workflow.parameters.workers}}}}
     template: *node

@@ -26,6 +26,10 @@ replicaSpecs:
     replicas: 1
     template:
       spec:
+        securityContext:
+          seccompProfile: {{type: RuntimeDefault}}
+          # on Kubernetes: runAsNonRoot: true
+          # on Kubernetes: fsGroup: 65532
         containers:
           - name: main
             image: {{{{workflow.parameters.image}}}}
@@ -42,11 +46,13 @@ replicaSpecs:
               - --learning-rate={{{{item.rate}}}}
             resources:
               requests: {{cpu: 50m, memory: 256Mi}}
+            securityContext: {{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}
             volumeMounts:
               - {{name: checkpoints, mountPath: {CHECKPOINTS}}}
         volumes:
           - name: checkpoints
-            hostPath: {{path: {CHECKPOINTS}, type: DirectoryOrCreate}}
+            hostPath: {{path: {CHECKPOINTS}, type: DirectoryOrCreate}} # embedded only
+            # on Kubernetes: persistentVolumeClaim: {{claimName: training}}
 """
 
 CHOOSE = """\

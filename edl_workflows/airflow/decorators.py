@@ -5,14 +5,15 @@ The engine's modules are imported only when a task runs, because Airflow parses 
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, ClassVar, Literal
 
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 
 from edl_workflows.core.exceptions import InvalidError
-from edl_workflows.operators.base import CLUSTER_FIELDS
+from edl_workflows.operators.cluster import CLUSTER_FIELDS
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
-from edl_workflows.operators.rendered import rendered_map
+from edl_workflows.operators.rendered import read_path, rendered_map
 
 FrameworkName = Literal["numpy", "torch", "tensorflow"]
 _OPTIONS = (
@@ -58,8 +59,8 @@ class ElasticTaskOperator(DecoratedOperator, SubmitElasticJobOperator):
         requests: resource requests of a training container, such as ``{"cpu": "1", "memory": "2Gi"}``.
         limits: resource limits likewise, such as ``{"nvidia.com/gpu": "1"}``.
         template: a pod template with volumes, secrets, node selectors and so on, as a map, or as the path of
-            a ``.yaml``, ``.yml`` or ``.json`` file relative to the DAG file. Its first container is the
-            training container.
+            a ``.yaml``, ``.yml`` or ``.json`` file relative to the DAG file, or as the `Path` of any file.
+            Its first container is the training container.
         kwargs: arguments of `SubmitJobOperator` except ``manifest``.
     """
 
@@ -85,7 +86,7 @@ class ElasticTaskOperator(DecoratedOperator, SubmitElasticJobOperator):
         env: Mapping[str, str] | str = "",
         requests: Mapping[str, str] | str = "",
         limits: Mapping[str, str] | str = "",
-        template: Mapping[str, Any] | str = "",
+        template: Mapping[str, Any] | str | PurePath = "",
         **kwargs: Any,
     ) -> None:
         kwargs.pop("multiple_outputs", None)  # each output is an XCom, whatever the function returns
@@ -100,7 +101,7 @@ class ElasticTaskOperator(DecoratedOperator, SubmitElasticJobOperator):
         self.env = env
         self.requests = requests
         self.limits = limits
-        self.template = template
+        self.template = read_path(template)
 
     def request_values(self) -> dict[str, Any]:
         """The fields of the stage's request: the job, and the program that is submitted with it.
@@ -110,12 +111,15 @@ class ElasticTaskOperator(DecoratedOperator, SubmitElasticJobOperator):
         """
         from edl_workflows.core.jobs.elastic_job.adapters import Framework
         from edl_workflows.core.jobs.elastic_job.from_program import ProgramOptions, render_job
+        from edl_workflows.core.jobs.elastic_job.separate_copies import CONDITION, find_copies
         from edl_workflows.pipelines.manifests.travelling import function_program
 
         program = function_program(self.python_callable, self._arguments())
         framework = Framework(self.framework) if self.framework else None
         values = {name: self._option(name) for name in _OPTIONS}
         options = ProgramOptions(framework=framework, resources=values.pop("requests"), **values)
+        if warning := find_copies(program, options):
+            self.log.warning("%s: %s", CONDITION, warning)
         return {
             "manifest": render_job(program, options),
             "program": program,

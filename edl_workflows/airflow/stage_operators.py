@@ -41,7 +41,8 @@ Generated from the descriptions of the stages by `{COMMAND}`;
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from edl_workflows.operators.base import CLUSTER_FIELDS, StageOperator, WhenFinished
+from edl_workflows.operators.base import StageOperator, WhenFinished
+from edl_workflows.operators.cluster import CLUSTER_FIELDS
 from edl_workflows.operators.stage_bases import {", ".join(sorted(set(BASES.values())))}
 '''
 _CLASS = '''
@@ -125,7 +126,7 @@ def _annotation(field: RequestField) -> str:
     if argument.templated and kind != "str":
         kind += " | str"
     if field.required:
-        return kind
+        return f'{kind} = ""' if argument.operator_optional else kind
     if field.shape != "text" or field.default == "":
         return f"{kind} | None = None"
     default = str(field.default) if isinstance(field.default, str) else field.default

@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from itertools import chain, count
+from pathlib import PurePath
 from typing import Any, Literal, Self, TypeVar, cast
 
 from airflow.sdk import BaseOperator, TaskGroup
 
 from edl_workflows.airflow.hooks.airflow_versions import TriggerRule
+from edl_workflows.operators.cluster import ClusterTask
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
 from edl_workflows.operators.job import SubmitJobOperator
 from edl_workflows.operators.stages import (
@@ -18,11 +20,16 @@ from edl_workflows.operators.stages import (
     PlanScaleOperator,
     ScaleJobOperator,
 )
+from edl_workflows.operators.watcher import FailMarkedRunOperator
 from edl_workflows.sensors.elastic_job import ScalePlanSensor
 from edl_workflows.sensors.job import JobSensor
 
 T = TypeVar("T", bound=BaseOperator)
 
+STAGE_ARGUMENTS = frozenset(
+    ("namespace", "kubernetes_conn_id", "config_file", "in_cluster", "cluster_context", "deferrable")
+)
+"""Arguments of the tasks that work on a job, but not of all operators."""
 POKE_SECONDS = 10.0
 """Interval between two pokes of a sensor that is not deferred. Airflow's default of a minute is long for
 training steps."""
@@ -34,7 +41,8 @@ class elastic_job(TaskGroup):  # noqa: N801 - a context manager, named like thos
     ``submit`` creates the job and does not wait. Then the tasks of the ``with`` block run, in the order given
     by ``>>``; any other operators may be among them. Then ``trained`` waits until the job has succeeded, even
     if earlier tasks were skipped because the job finished early. Finally ``cancel``, a teardown, ends the job
-    if it has not ended, so that no job is left behind when a task fails or a user marks the run.
+    if it has not ended, so that no job is left behind when a task fails or a user marks the run, and
+    ``watcher``, another teardown, fails if the run was marked failed, since Airflow would let it succeed.
 
     The methods `wait`, `scale`, `migrate`, `migrate_in_steps`, `checkpoint`, `plan` and `apply` add a task to
     the group. Their further arguments, including ``task_id``, are those of the operator or sensor.
@@ -57,7 +65,7 @@ class elastic_job(TaskGroup):  # noqa: N801 - a context manager, named like thos
         self,
         group_id: str = "training",
         *,
-        manifest: dict[str, Any] | str,
+        manifest: dict[str, Any] | str | PurePath,
         kind: str = "ElasticJob",
         completion_timeout: timedelta | None = None,
         queue_timeout: timedelta | None = None,
@@ -78,9 +86,12 @@ class elastic_job(TaskGroup):  # noqa: N801 - a context manager, named like thos
         )
         limit: dict[str, Any] = {} if completion_timeout is None else {"timeout": completion_timeout}
         self.trained = self.wait(task_id="trained", **limit)
-        self.cancel = self._add(
-            CancelJobOperator, "cancel", name=self.name, kind=kind, action=on_kill_action
-        ).as_teardown(setups=self.submit)
+        self.cancel = self._add(CancelJobOperator, "cancel", kind=kind, action=on_kill_action).as_teardown(
+            setups=self.submit
+        )
+        self.watcher = self._add(FailMarkedRunOperator, "watcher").as_teardown(
+            setups=self.submit, on_failure_fail_dagrun=True
+        )
 
     @property
     def name(self) -> str:
@@ -125,7 +136,8 @@ class elastic_job(TaskGroup):  # noqa: N801 - a context manager, named like thos
 
     def migrate_in_steps(self, group_id: str = "migrate", **kwargs: Any) -> TaskGroup:
         """Move to other parameter servers in three tasks, as `checkpoint_migrate_restart`."""
-        return checkpoint_migrate_restart(group_id, job=self.name, **self._common, **kwargs)
+        options = {**self._common, "trigger_rule": TriggerRule.ALL_SUCCESS, **kwargs}
+        return checkpoint_migrate_restart(group_id, job=self.name, **options)
 
     def checkpoint(self, *, task_id: str = "checkpoint", **kwargs: Any) -> CheckpointJobOperator:
         """Save a checkpoint now, as `CheckpointJobOperator`."""
@@ -150,18 +162,22 @@ class elastic_job(TaskGroup):  # noqa: N801 - a context manager, named like thos
         """Put the tasks of the block between ``submit`` and ``trained``."""
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         tasks = {task.task_id: task for task in self.iter_tasks()}
-        own = (self.submit.task_id, self.trained.task_id, self.cancel.task_id)
+        own = {task.task_id for task in (self.submit, self.trained, self.cancel, self.watcher)}
         between = {name: task for name, task in tasks.items() if name not in own}
         for task in between.values():
             if task.upstream_task_ids.isdisjoint(tasks):
                 self.submit >> task
+                if task.trigger_rule == self.dag.default_args.get("trigger_rule"):
+                    task.trigger_rule = (
+                        TriggerRule.ALL_SUCCESS
+                    )  # the only one that Airflow allows after a setup
             if task.downstream_task_ids.isdisjoint(tasks):
                 task >> self.trained
         if between:
             self.trained.trigger_rule = TriggerRule.NONE_FAILED
         else:
             self.submit >> self.trained
-        self.trained >> self.cancel
+        self.trained >> self.cancel >> self.watcher
 
     def _full_id(self, task_id: str) -> str:
         return str(self.child_id(task_id))  # type: ignore[no-untyped-call]
@@ -170,7 +186,14 @@ class elastic_job(TaskGroup):  # noqa: N801 - a context manager, named like thos
         """Add a task. If its id is already used, a number is appended, as Airflow's decorators do."""
         ids = chain([task_id], (f"{task_id}__{number}" for number in count(1)))
         free = next(name for name in ids if self._full_id(name) not in self.dag.task_ids)
-        return operator(task_id=free, task_group=self, dag=self.dag, **{**self._common, **arguments})
+        common = dict(self._common)
+        if not issubclass(operator, ClusterTask):
+            common = {name: value for name, value in common.items() if name not in STAGE_ARGUMENTS}
+        if not issubclass(operator, SubmitJobOperator):
+            # A rule of the group, or of the DAG's default_args, concerns the tasks before the group.
+            common["trigger_rule"] = TriggerRule.ALL_SUCCESS
+        options = {**common, **arguments}
+        return operator(task_id=free, task_group=self, dag=self.dag, **options)
 
 
 def checkpoint_migrate_restart(

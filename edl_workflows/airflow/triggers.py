@@ -7,15 +7,14 @@ This module can be imported without the Kubernetes client, which is loaded in a 
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import TriggerEvent
 
-from edl_workflows.airflow.hooks import lineage, written_logs
-from edl_workflows.airflow.hooks.airflow_versions import KillableTrigger
+from edl_workflows.airflow.hooks import kills, lineage, written_logs
+from edl_workflows.airflow.hooks.airflow_versions import KillableTrigger, conf
 from edl_workflows.airflow.hooks.errors import branch_name
-from edl_workflows.airflow.hooks.task_state import ENDED_STATES, task_state
 from edl_workflows.core.exceptions import EdlError, StageTimeoutError
 from edl_workflows.core.kubernetes.objects import Model
 from edl_workflows.pipelines.stages import driver
@@ -26,10 +25,11 @@ from edl_workflows.pipelines.waiting.results import Failed, Skipped
 from edl_workflows.pipelines.waiting.training_logs import LogRequest, TrainingLogs
 from edl_workflows.runtime.kube.connect import ClusterSource
 
-SETTLE_SECONDS = 5.0
-"""Earliest time of the event after the trigger's start. If an executor learns of the deferral only after the
-resumed task was queued, it kills that task (Airflow #66374, #67287). With the LocalExecutor, 8 of 10 tasks
-failed like this when the event came 1 s after the deferral, and none when it came after 5 s."""
+if TYPE_CHECKING:
+    from edl_workflows.airflow.hooks.elastic_job import ElasticJobHook
+
+SETTLED_LOOPS = 3
+"""How many of its heartbeats a scheduler may need to process a deferral."""
 
 _BACKGROUND: set[asyncio.Task[None]] = set()
 """Cancellations in progress. They are kept here because the event loop holds only weak references to its
@@ -117,9 +117,15 @@ class ElasticJobTrigger(KillableTrigger):
         """Yield one event, when the goal is reached or can't be reached any more, or when the deadline has
         passed."""
         loop = asyncio.get_running_loop()
-        settled = loop.time() + SETTLE_SECONDS
+        settled = loop.time() + settle_seconds()
         event = await self._event()
         await asyncio.sleep(max(0.0, settled - loop.time()))
+        self.log.info(
+            "The wait is over (%s); the task continues in a worker. If Airflow fails it before its next "
+            "line, its scheduler took the deferral for the end of the task (see [edl_workflows] "
+            "settle_seconds)",
+            event.status,
+        )
         # From here to the end of this generator nothing may be awaited, since Airflow then calls on_kill.
         self._fired = True
         yield TriggerEvent(event.to_dict())
@@ -150,18 +156,19 @@ class ElasticJobTrigger(KillableTrigger):
         if self.logs is None:
             return None
         request = LogRequest.model_validate(self.logs)
-        positions = await asyncio.to_thread(written_logs.read_positions, self.task_instance)
+        positions = await asyncio.to_thread(written_logs.take_over_lines, self.task_instance)
         return TrainingLogs(source, handle, request, written_logs.write_line, self.log.warning, positions)
 
     async def on_kill(self) -> None:
-        """Cancel what the stage created if the task was really killed.
+        """Cancel what the stage created if the task was really killed, and end the jobs of its run if the run
+        has ended without its teardowns.
 
         Airflow also calls this when another triggerer has taken over (open issue #73454), and when the task
         was cleared and its next attempt already continues with the same object. The task's state
         distinguishes these cases, and the object's owner annotations decide if an attempt begins in between.
         The work is done in an asyncio task of its own, since Airflow interrupts this method after a second.
         """
-        if self._fired or self.on_kill_action == "keep":
+        if self._fired:
             return
         task = asyncio.create_task(self._cancel_if_killed(), name=f"cancel {self.handle['name']}")
         _BACKGROUND.add(task)
@@ -171,26 +178,34 @@ class ElasticJobTrigger(KillableTrigger):
     async def _cancel_if_killed(self) -> None:
         handle = Handle.model_validate(self.handle)
         try:
-            state = await asyncio.to_thread(task_state, self.task_instance)
-            if state not in ENDED_STATES:
-                self.log.info("%s is left alone: its task is %s, not killed", handle, state or "cleared")
-                return
-            done = await asyncio.to_thread(_cancel, self.connection, handle, self.on_kill_action)
-            message = ownership.describe_cancellation(self.on_kill_action, done=done)
-            self.log.info("%s %s", handle, message)
-            if done and self.on_kill_action == "delete":
-                await asyncio.to_thread(lineage.emit_job_event, lineage.JobEvent.deleted(handle))
+            await asyncio.to_thread(self._cancel, handle)
         except (EdlError, AirflowRuntimeError):
             self.log.exception("%s could not be cancelled; do it by hand", handle)
 
+    def _cancel(self, handle: Handle) -> None:
+        hook = _hook(self.connection)
+        done = kills.cancel_if_killed(hook, self.task_instance, handle, self.on_kill_action, self.log.info)
+        if done and self.on_kill_action == "delete":
+            lineage.emit_job_event(lineage.JobEvent.deleted(handle))
+
+
+def settle_seconds() -> float:
+    """Earliest time of the event after the trigger's start: ``[edl_workflows] settle_seconds``, by default
+    three times ``[scheduler] scheduler_heartbeat_sec``.
+
+    If a scheduler learns of the deferral only after the resumed task was queued, it fails that task (Airflow
+    #66374, #67287). With the LocalExecutor, 8 of 10 tasks failed like this when the event came 1 s after the
+    deferral, and 1 of 16 when it came after 5 s, while a loop of the scheduler took 4.6 s.
+    """
+    heartbeat = conf.getfloat("scheduler", "scheduler_heartbeat_sec", fallback=5.0)
+    return float(conf.getfloat("edl_workflows", "settle_seconds", fallback=SETTLED_LOOPS * heartbeat))
+
+
+def _hook(connection: dict[str, Any]) -> "ElasticJobHook":
+    from edl_workflows.airflow.hooks.elastic_job import ConnectionSettings, ElasticJobHook
+
+    return ElasticJobHook(ConnectionSettings(**connection))
+
 
 def _source(connection: dict[str, Any]) -> ClusterSource:
-    from edl_workflows.airflow.hooks.elastic_job import ConnectionSettings, ElasticJobHook
-
-    return ElasticJobHook(ConnectionSettings(**connection)).source()
-
-
-def _cancel(connection: dict[str, Any], handle: Handle, action: ownership.CancelAction) -> bool:
-    from edl_workflows.airflow.hooks.elastic_job import ConnectionSettings, ElasticJobHook
-
-    return ownership.cancel_object(ElasticJobHook(ConnectionSettings(**connection)).cluster(), handle, action)
+    return _hook(connection).source()

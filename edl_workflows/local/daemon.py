@@ -88,7 +88,7 @@ class DaemonStart:
 
     def command(self) -> list[str]:
         return [
-            sys.executable, "-m", "edl_workflows", "local", "up", "--foreground", "--dir",
+            sys.executable, "-P", "-m", "edl_workflows", "local", "up", "--foreground", "--dir",
             str(self.folder),
             *self.arguments,
         ]  # fmt: skip

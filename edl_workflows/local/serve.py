@@ -71,14 +71,14 @@ def _children(folder: Path, di_server_url: str, *, controller: bool) -> Iterator
     """Coroutines that run the controller and the DI server, if requested."""
     if controller:
         di_server_arguments = ["--di-server-url", di_server_url] if di_server_url else []
-        yield _keep(folder, "controller", ["--no-leader-elect", *di_server_arguments])
+        yield _keep(folder, "controller", ["--no-leader-elect", "--kinds", "all", *di_server_arguments])
     if di_server_url:
         yield _keep(folder, "di-server", ["--port", di_server_url.rpartition(":")[2]])
 
 
 async def _keep(folder: Path, name: str, arguments: list[str]) -> None:
     """Run ``edl NAME run`` as a child, and restart it whenever it ends."""
-    command = [sys.executable, "-m", "edl_workflows", name, "run", "--all-namespaces", *arguments]
+    command = [sys.executable, "-P", "-m", "edl_workflows", name, "run", "--all-namespaces", *arguments]
     command += ["--metrics-port", "0", "--kubeconfig", str(folder / "kubeconfig")]
     log_file = folder / f"{name}.log"
     env = {**os.environ, processes.MARK: controller_mark(folder)}

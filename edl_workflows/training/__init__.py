@@ -10,7 +10,7 @@
 The names below are the public API, together with the adapters in `edl_workflows.training.frameworks`, each of
 which must be imported separately because it imports its framework. `edl_workflows.training.collective` is the
 loop of collective jobs for any other framework. Names that need numpy, which the base install lacks, are
-imported on first use.
+imported on first use, and so is `KerasProgress`, which needs Keras.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -28,11 +28,13 @@ from edl_workflows.training.data.shards import Batch
 from edl_workflows.training.function import report_result
 from edl_workflows.training.job import Job
 from edl_workflows.training.logs import json_lines
+from edl_workflows.training.telemetry import progress
 
 if TYPE_CHECKING:
     from edl_workflows.training.checkpoints.tensor_parts import load_checkpoint
     from edl_workflows.training.checkpoints.tensors import State
     from edl_workflows.training.checkpoints.two_stages import TwoStages
+    from edl_workflows.training.frameworks.keras_model import KerasProgress
     from edl_workflows.training.frameworks.saved_model import export_safetensors, open_model
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "CheckpointRef",
     "CheckpointStore",
     "Job",
+    "KerasProgress",
     "Part",
     "SaveWish",
     "ServerChanges",
@@ -52,11 +55,13 @@ __all__ = [
     "load_checkpoint",
     "open_model",
     "open_store",
+    "progress",
     "report_result",
     "resolve",
 ]
 
 _MODULES = {
+    "KerasProgress": "edl_workflows.training.frameworks.keras_model",
     "State": "edl_workflows.training.checkpoints.tensors",
     "TwoStages": "edl_workflows.training.checkpoints.two_stages",
     "export_safetensors": "edl_workflows.training.frameworks.saved_model",

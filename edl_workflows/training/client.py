@@ -42,6 +42,8 @@ from edl_workflows.core.protocol.nodes import (
     ExitReport,
     ExitVerdict,
     Heartbeat,
+    LeaveReport,
+    LeaveVerdict,
     NodeRef,
     PresenceReport,
     ProcessReport,
@@ -67,6 +69,9 @@ ANSWER_SECONDS = 15.0
 """Must be longer than the master's grouped write, which takes about a second: an acknowledgement waits for
 it."""
 
+IDLE_SECONDS = 50.0
+"""Time for which an idle connection is kept, less than the master's. The master's Service is deleted together
+with the job; a last checkpoint is reported over connections that are open by then."""
 FIRST_DELAY = 0.1
 """Seconds: a brief failure should cost little, even during a switch of versions."""
 LONGEST_DELAY = 3.0
@@ -113,6 +118,7 @@ class MasterClient:
             headers={"Authorization": f"Bearer {token}"},
             timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
             trust_env=False,  # no proxy between a pod and its master
+            limits=httpx.Limits(keepalive_expiry=IDLE_SECONDS),
             transport=transport,
         )
 
@@ -177,6 +183,10 @@ class MasterClient:
     def exit(self, report: ExitReport) -> ExitVerdict:
         """Report the exit of the training process; the answer says whether to wait for the next version."""
         return self._call(routes.EXIT, report)
+
+    def leave(self, report: LeaveReport) -> LeaveVerdict:
+        """Report that the node's pod is told to end; the answer says whether it is still needed."""
+        return self._call(routes.LEAVE, report)
 
     def step(self, report: StepReport) -> Directive:
         """Report the newest training step."""

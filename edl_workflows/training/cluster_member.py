@@ -249,6 +249,11 @@ class ClusterMember(ABC):
         self._one_model = True
         self._reporter.report_own_copy(trained=False)
 
+    def expect_records(self, total: int) -> None:
+        """State how many records all epochs of a collective job have, so that its status shows how much is
+        left; 0: there is no end. The adapters do that."""
+        self._reporter.records_total = total
+
     def _note_training(self) -> None:
         """Note that this process takes data for a model that it saves itself."""
         self._reporter.report_own_copy(trained=not self._one_model and trains_own_copy(self.cluster))

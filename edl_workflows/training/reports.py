@@ -52,7 +52,10 @@ class Reporter:
         self._metrics: dict[str, float] = {}
         self._metrics_lock = threading.Lock()
         self._first_step_time: float | None = None
+        self.records_total = 0
+        """Records of all epochs of a collective job; 0 if unknown."""
         self._own_copy = False
+        self._saves = False
         self._newest_step = 0
         self._waiting: Callable[[], float] | None = None
         self._step_due = 0.0
@@ -104,6 +107,7 @@ class Reporter:
             in_place=in_place,
             replica_size=replica_size,
             own_copy=self._own_copy and state is ProcessState.TRAINING,
+            saves=self._saves and state is ProcessState.TRAINING,
         )
         self._put(lambda: self._offer_directive(self._client.process(report)))
 
@@ -116,6 +120,7 @@ class Reporter:
                 state=ProcessState.TRAINING,
                 saving=seconds,
                 own_copy=self._own_copy,
+                saves=self._saves,
             )
             self._put(lambda: self._offer_directive(self._client.process(report)))
 
@@ -124,6 +129,13 @@ class Reporter:
         model of its own (`ProcessReport.own_copy`)."""
         if trained != self._own_copy:
             self._own_copy = trained
+            if self._first_step_time is not None:
+                self.state(ProcessState.TRAINING)
+
+    def report_saves(self) -> None:
+        """Report with the first step that this process answers requests for checkpoints."""
+        if not self._saves:
+            self._saves = True
             if self._first_step_time is not None:
                 self.state(ProcessState.TRAINING)
 
@@ -203,6 +215,7 @@ class Reporter:
             first_step_time=self._first_step_time or at,
             loss=loss,
             records=records,
+            records_total=self.records_total,
             known=self._watch.latest.revision,
             metrics=metrics,
         )

@@ -44,7 +44,7 @@ def connection(
 ) -> None:
     """``kubernetes_default`` leads to the test's namespace; triggers fire at once."""
     connect(server, cluster, monkeypatch)
-    monkeypatch.setattr("edl_workflows.airflow.triggers.SETTLE_SECONDS", 0.0)
+    monkeypatch.setenv("AIRFLOW__EDL_WORKFLOWS__SETTLE_SECONDS", "0")
 
 
 @pytest.fixture

@@ -28,11 +28,11 @@ def write(dag: "DAG") -> None:
     serialized_dag: Any = home.SerializedDAG
     manager: Any = DagBundlesManager
     manager().sync_bundles_to_db()
+    dag.relative_fileloc = "test.py"  # callbacks name the file
     lazy_dag: Any = serialized_objects.LazyDeserializedDAG
     if hasattr(lazy_dag, "from_dag"):
         lazy = lazy_dag.from_dag(dag)
     else:  # before 3.1
-        dag.relative_fileloc = "test.py"
         lazy = lazy_dag(data=serialized_dag.to_dict(dag))
     serialized_dag.bulk_write_to_db("dags-folder", None, [lazy])
     SerializedDagModel.write_dag(lazy, bundle_name="dags-folder")
@@ -84,17 +84,20 @@ def stored(dag: "DAG", session: Any) -> Any:
 
 def go_on(dag: "DAG", run_id: str, last: str = "") -> dict[str, str]:
     """Run the tasks of a run that are due, as ``dag.test()`` does, until the run or the task `last` has
-    ended; the states of the run (as ``run``) and its tasks."""
+    ended; the states of the run (as ``run``) and its tasks, and which callback the run's end calls (as
+    ``callback``; absent if the DAG has none)."""
     from airflow.sdk.definitions.dag import _run_task
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        found = find_run(dag.dag_id, run_id, session)
-        found.dag = stored(dag, session)
         while True:
             session.expire_all()
-            due, _ = found.update_state(session=session)
+            found = find_run(dag.dag_id, run_id, session)  # a task that ran here has closed the session
+            found.dag = stored(dag, session)
+            due, callback = found.update_state(session=session, execute_callbacks=False)
             ended = {ti.task_id: str(ti.state) for ti in found.get_task_instances(session=session)}
+            if callback is not None:
+                ended["callback"] = "failed" if callback.is_failure_callback else "success"
             if found.state not in ("running", "queued") or ended.get(last) in ("success", "failed"):
                 return {**ended, "run": str(found.state)}
             for ti in due:
@@ -144,6 +147,19 @@ def mark_task(dag: "DAG", run_id: str, task_id: str, state: str) -> None:
     with create_session() as session:
         stored(dag, session).set_task_instance_state(
             task_id=task_id, run_id=run_id, state=TaskInstanceState(state), session=session
+        )
+
+
+def set_state(dag: "DAG", run_id: str, task_id: str, state: str | None) -> None:
+    """Set the state of all instances of a task, as a scheduler or a worker does."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
+
+    with create_session() as session:
+        task = (TaskInstance.dag_id == dag.dag_id, TaskInstance.run_id == run_id)
+        session.execute(
+            update(TaskInstance).where(*task, TaskInstance.task_id == task_id).values(state=state)
         )
 
 

@@ -8,16 +8,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import TaskDeferred
 
-from edl_workflows.airflow import triggers
-from edl_workflows.airflow.hooks.airflow_versions import TaskDeferralError
+from edl_workflows.airflow.hooks import kills
+from edl_workflows.airflow.hooks.airflow_versions import TaskDeferralError, TaskDeferred
 from edl_workflows.core.exceptions import JobDisappearedError, JobFailedError, StageTimeoutError
-from edl_workflows.operators import base
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import ELASTIC_JOBS
+from edl_workflows.sensors.elastic_job import ElasticJobSensor
 from tests.airflow.support import IN_AIRFLOW, elastic_job, jobs
 
 pytestmark = IN_AIRFLOW
@@ -84,6 +83,24 @@ def test_the_deadline_is_the_triggers_and_airflows_comes_after_it(connection: No
     assert left.timeout == pytest.approx(timedelta(minutes=11), abs=timedelta(seconds=30))
 
 
+@pytest.mark.parametrize(("timeout", "execution_timeout"), [(3600, 600), (600, 3600), (600, None)])
+def test_the_smaller_limit_of_a_sensor_counts(
+    connection: None, cluster: Cluster, timeout: float, execution_timeout: float | None
+) -> None:
+    """Airflow does not apply ``execution_timeout`` while a task is deferred, so the trigger does."""
+    limit = None if execution_timeout is None else timedelta(seconds=execution_timeout)
+    client.create(cluster, elastic_job("mnist"))
+    sensor = ElasticJobSensor(
+        task_id="task", name="mnist", deferrable=True, timeout=timeout, execution_timeout=limit
+    )
+
+    with pytest.raises(TaskDeferred) as raised:
+        sensor.execute(context(Store()))
+
+    assert raised.value.trigger.serialize()[1]["deadline"] == pytest.approx(time.time() + 600, abs=30)
+    assert raised.value.timeout == pytest.approx(timedelta(minutes=11), abs=timedelta(seconds=30))
+
+
 def test_without_a_limit_there_is_none(connection: None, cluster: Cluster) -> None:
     """Without a limit there is no time-out, since training may take weeks."""
     left = deferred(Store())
@@ -119,7 +136,6 @@ def test_the_event_of_an_earlier_attempt_is_not_taken(
 ) -> None:
     """Airflow 3.0 resumes a retry with the event of the attempt before it. The retry begins anew: it replaces
     the failed job, and defers."""
-    monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0.0)
     store = Store()
     first = deferred(store).trigger
     client.patch_status(cluster, ELASTIC_JOBS, "mnist", {"phase": "Failed"})
@@ -139,7 +155,8 @@ def test_a_kill_before_the_job_was_made(
 ) -> None:
     """After Airflow's signal handler has returned, the task runs on for some seconds. A job that it then
     creates is deleted, unless the task's state says that it still runs."""
-    monkeypatch.setattr(base, "task_state", lambda _ti: state)
+    monkeypatch.setattr(kills, "task_state", lambda _ti: state)
+    monkeypatch.setattr(kills, "run_state", lambda _dag_id, _run_id: "running")
     task = operator()
     task.on_kill()
 

@@ -15,6 +15,7 @@ from edl_workflows.core.jobs.training_job.model import TrainingJob
 from edl_workflows.operators.base import StageTask
 from edl_workflows.operators.job import SubmitJobOperator
 from edl_workflows.operators.stages import CancelJobOperator
+from edl_workflows.operators.watcher import FailMarkedRunOperator
 from tests.airflow.support import IN_AIRFLOW
 
 pytestmark = IN_AIRFLOW
@@ -54,23 +55,24 @@ def test_no_example_leaves_a_job_behind(loaded: dict[str, Any]) -> None:
 
     assert len(begun) >= 6
     for submit in begun:
-        (teardown,) = [task for task in submit.downstream_list if task.is_teardown]
-        assert isinstance(teardown, CancelJobOperator)
+        (teardown,) = [task for task in submit.downstream_list if isinstance(task, CancelJobOperator)]
         assert submit.is_setup
-        assert not teardown.downstream_list
+        assert teardown.is_teardown
+        assert {type(task) for task in teardown.downstream_list} == {FailMarkedRunOperator}
         users = {
             task for task in submit.downstream_list if isinstance(task, StageTask) and task is not teardown
         }
         assert users <= set(teardown.get_flat_relatives(upstream=True))
 
 
-def test_the_reaper_only_reports_until_somebody_says_otherwise(loaded: dict[str, Any]) -> None:
-    """The reaper's DAG is paused at first, only reports by default, and its runs do not overlap."""
+def test_the_reaper_begins_when_somebody_unpauses_it(loaded: dict[str, Any]) -> None:
+    """The reaper's DAG is paused at first, cancels unless a variable says otherwise, and its runs do not
+    overlap."""
     dag = loaded["example_reap_orphans"]
 
     assert dag.is_paused_upon_creation
     assert dag.max_active_runs == 1
-    assert dag.get_task("reap").report_only == "{{ var.value.get('edl_reap_report_only', 'true') }}"
+    assert dag.get_task("reap").report_only == "{{ var.value.get('edl_reap_report_only', 'false') }}"
 
 
 def test_the_second_runs_for_what_the_first_publishes(loaded: dict[str, Any]) -> None:
@@ -180,7 +182,7 @@ def test_nothing_is_changed_without_an_approval(loaded: dict[str, Any]) -> None:
     continues whatever becomes of the plan."""
     tasks = {task.task_id: task for task in loaded["example_planned_scaling"].topological_sort()}
 
-    assert list(tasks) == ["submit", "plan", "worthwhile", "approve", "apply", "trained", "cancel"]
+    assert list(tasks) == ["submit", "plan", "worthwhile", "approve", "apply", "trained", "cancel", "watcher"]
     assert tasks["approve"].defaults == ["Reject"]
     assert tasks["trained"].trigger_rule == "none_failed"
 
@@ -190,7 +192,7 @@ def test_the_training_job_is_scaled_while_it_trains(loaded: dict[str, Any]) -> N
     is valid."""
     tasks = loaded["example_training_job"].topological_sort()
 
-    assert [task.task_id for task in tasks] == ["submit", "running", "scale", "trained", "cancel"]
+    assert [task.task_id for task in tasks] == ["submit", "running", "scale", "trained", "cancel", "watcher"]
     manifest = yaml.safe_load((FOLDER / "manifests" / "trainingjob-digits.yaml").read_text())
     low, high = TrainingJob.parse(manifest).spec.trainer.bounds
     assert low <= tasks[2].replicas["trainer"] <= high

@@ -163,7 +163,7 @@ def test_a_plan_is_applied_when_somebody_says_so(
 
     states = dags.states(run)
     skipped = {"approve": "success" if asked else "skipped", "apply": applied}
-    rest = dict.fromkeys(("submit", "plan", "worthwhile", "trained", "cancel"), "success")
+    rest = dict.fromkeys(("submit", "plan", "worthwhile", "trained", "cancel", "watcher"), "success")
     assert states == skipped | rest
     made = [one["spec"]["replicaResourceSpecs"] for one in plans(cluster).values()]
     assert made == ([PLANNED["replicaResourceSpecs"]] if applied == "success" else [])

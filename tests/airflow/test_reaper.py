@@ -11,6 +11,7 @@ from airflow.sdk import DAG
 from edl_workflows.airflow.hooks.task_owner import TaskOwner, engine_of
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.kubernetes import names
+from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
 from edl_workflows.operators.reaper import ReapOrphanedJobsOperator
 from edl_workflows.pipelines.stages import submit
 from edl_workflows.pipelines.waiting.identity import StageIdentity
@@ -89,7 +90,7 @@ def noted(cluster: Cluster) -> set[str]:
 
 def test_a_report_changes_nothing(named: None, cluster: Cluster, begun: set[str]) -> None:
     """The report lists orphans with the reasons, and changes no object."""
-    told = reap("report")
+    told = reap("report", report_only=True)
 
     why = {row["name"]: (row["verdict"], row["why"], row["done"]) for row in told["objects"]}
     assert told["counts"] == {"awaited": 2, "kept": 2, "orphaned": 3}
@@ -141,9 +142,33 @@ def test_an_adopted_job_is_no_orphan_any_more(
     assert noted(cluster) == {"failed", "paused", "deleted-run"}
 
 
-def test_an_airflow_without_a_name_cancels_nothing(connection: None, cluster: Cluster, run_id: str) -> None:
+def test_an_airflow_without_a_name_cancels_what_it_has_noted(
+    connection: None, cluster: Cluster, run_id: str
+) -> None:
+    """The uid of the job in the task's XCom shows that this very Airflow created the job, and no other with
+    the same DAG."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
+
+    with DAG("leaves", schedule=None) as dag:
+        SubmitElasticJobOperator(task_id="task", manifest=elastic_job("left"), wait_for_completion=False)
+    run = dags.run(dag)
+    with create_session() as session:
+        session.execute(update(DagRun).where(DagRun.run_id == run.run_id).values(state="failed"))
+    begin(cluster, "failed", run_id, installation="")
+
+    for turn in ("a", "b"):
+        reap(f"noted-{turn}")
+
+    assert set(jobs(cluster)) == {"failed"}
+
+
+def test_an_airflow_without_a_name_cancels_nothing_else(
+    connection: None, cluster: Cluster, run_id: str
+) -> None:
     """Another Airflow without a name and with the same DAG marks its jobs in the same way, so an Airflow
-    without a name never cancels jobs."""
+    without a name cancels no other jobs."""
     begin(cluster, "deleted-run", "manual__gone", installation="")
     begin(cluster, "failed", run_id, installation="")
 

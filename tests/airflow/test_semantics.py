@@ -257,6 +257,49 @@ def test_the_teardown_ends_the_runs_own_job(
     assert set(jobs(cluster)) == {"by-hand", "ended"}
 
 
+@MODES
+def test_a_submit_that_failed_after_its_work_leaves_no_job(
+    deferrable: bool,
+    connection: None,
+    cluster: Cluster,
+    stand_in: StandIn,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Airflow may fail a submit that has created its job, as when its worker is lost. The teardown runs in
+    spite of that, and finds the job without the submit's result; jobs of other tasks of the run stay."""
+    monkeypatch.setattr(SubmitElasticJobOperator, "_cancel", lambda _self: None)  # as if it were killed
+    monkeypatch.setattr(SubmitElasticJobOperator, "deliver", lambda _self, _context, _outputs: 1 / 0)
+    with DAG(f"lost-submit-{deferrable}", schedule=None) as dag:
+        with job_group(manifest=elastic_job("lost"), deferrable=deferrable):
+            pass
+        SubmitElasticJobOperator(task_id="other", manifest=elastic_job("other"), wait_for_completion=False)
+
+    run = dags.run(dag)
+
+    states = dags.states(run)
+    assert (states["training.submit"], states["training.trained"]) == ("failed", "upstream_failed")
+    assert (states["training.cancel"], states["training.watcher"]) == ("success", "success")
+    assert set(jobs(cluster)) == {"other"}
+
+
+@MODES
+def test_execution_timeout_limits_a_sensor(
+    deferrable: bool, connection: None, cluster: Cluster, stand_in: StandIn
+) -> None:
+    """The smaller of a sensor's two limits counts, deferred or not, and the sensor is not retried."""
+    client.create(cluster, elastic_job("mnist"))
+    options: dict[str, Any] = {"name": "mnist", "deferrable": deferrable, "poke_interval": 30}
+    with DAG(f"sensor-execution-timeout-{deferrable}", schedule=None) as dag:
+        ElasticJobSensor(task_id="task", execution_timeout=SOON, **options)
+        ElasticJobSensor(task_id="soft", execution_timeout=SOON, soft_fail=True, **options)
+
+    run = dags.run(dag)
+
+    assert dags.states(run) == {"task": "failed", "soft": "skipped"}
+    assert tries(run) == 1
+    assert set(jobs(cluster)) == {"mnist"}
+
+
 def test_mapped_tasks_have_a_job_each(connection: None, cluster: Cluster, stand_in: StandIn) -> None:
     """Each mapped task has a job of its own."""
     manifests = [elastic_job(None, "Succeeded"), elastic_job(None, "Succeeded")]

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import (
+
+from edl_workflows.airflow import triggers
+from edl_workflows.airflow.hooks import kills
+from edl_workflows.airflow.hooks.airflow_versions import (
     AirflowException,
     AirflowFailException,
     AirflowSkipException,
     TaskDeferred,
 )
-
-from edl_workflows.airflow import triggers
 from edl_workflows.airflow.hooks.task_state import DELETED
-from edl_workflows.operators import base
 from edl_workflows.operators.base import StageTask
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
@@ -162,8 +162,8 @@ def test_a_task_that_is_stopped_while_it_waits(
         task, trigger = waiting(stage)
         if ended:
             reach_goal(cluster, stage)
-        for module in (base, triggers):
-            monkeypatch.setattr(module, "task_state", lambda _ti: MARKS[mark])
+        monkeypatch.setattr(kills, "task_state", lambda _ti: MARKS[mark])
+        monkeypatch.setattr(kills, "run_state", lambda _dag_id, _run_id: "running")
         before, planned = uid_of(jobs(cluster)), len(plans(cluster))
 
         task.on_kill() if mode == "worker" else asyncio.run(trigger.on_kill())

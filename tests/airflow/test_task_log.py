@@ -4,8 +4,8 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from airflow.providers.common.compat.sdk import TaskDeferred
 
+from edl_workflows.airflow.hooks.airflow_versions import TaskDeferred
 from edl_workflows.pipelines.waiting import job_log
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster

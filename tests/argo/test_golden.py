@@ -59,3 +59,20 @@ def test_every_file_has_its_test() -> None:
     cases = {str(case.id) for case in products()} | {f"{name}-{way}" for name in EXAMPLES for way in WAYS}
 
     assert {file.stem for file in FILES.glob("*.yaml")} == cases
+
+
+@pytest.mark.parametrize("file", sorted(FILES.glob("*.yaml")), ids=lambda file: file.stem)
+def test_people_can_review_a_manifest(file: Path) -> None:
+    """The text of each manifest has at most 900 lines, and contains each list of outputs once: elsewhere it
+    is an alias."""
+    text = file.read_text()
+
+    assert text == to_yaml(yaml.safe_load_all(text))
+    assert len(text.splitlines()) <= 900
+    lists = [
+        template["outputs"]
+        for manifest in yaml.safe_load_all(text)
+        for template in manifest.get("spec", {}).get("templates", ())
+        if template.get("outputs")
+    ]
+    assert len({id(outputs) for outputs in lists}) == len({repr(outputs) for outputs in lists})

@@ -15,8 +15,8 @@ from torch import distributed
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from edl_workflows.training.collective.framework import Wishes
 from edl_workflows.training.collective.regrouping import Place
-from edl_workflows.training.collective.world import Wishes
 from edl_workflows.training.frameworks.torch_collective import TorchModel, TorchTraining
 
 SIZE, WARM_UP = 2, 5

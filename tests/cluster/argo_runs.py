@@ -247,7 +247,7 @@ def agent(bed: Bed, namespace: str, log: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def argo(bed: Bed, cluster: Cluster, products: tuple[str, ...], folder: Path) -> Iterator[Argo]:
     """Our definitions and templates in a namespace, and an agent that serves it."""
-    crds.install(bed.kubeconfig)
+    crds.install(["all"], kubeconfig=bed.kubeconfig)
     install(cluster, products)
     with agent(bed, cluster.namespace, folder / "agent.log"):
         yield Argo(bed, cluster)

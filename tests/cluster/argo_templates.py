@@ -13,6 +13,7 @@ PRODUCTS = (
     "edl-stages",
     "edl-clean-up",
     "elastic-train",
+    "elastic-train-and-scale",
     "elastic-scale",
     "elastic-planned-scale",
     "ps-checkpoint-migrate-restart",

@@ -294,7 +294,7 @@ def installed(bed: Bed, cluster: Cluster, name: str, image: str, change: Change)
     # Not Brain, whose monitor is for all namespaces, and which needs a volume: see test_install_brain.py.
     parts = frozenset(InstallPart) - {InstallPart.BRAIN}
     options = InstallOptions(
-        image, f"{name}-system", f"{name}-jobs", pull_policy=PullPolicy.NEVER, parts=parts
+        image, f"{name}-system", f"{name}-jobs", ("all",), pull_policy=PullPolicy.NEVER, parts=parts
     )
     make_namespace(cluster, options.jobs_namespace, RESTRICTED)
     with tempfile.TemporaryDirectory() as folder:

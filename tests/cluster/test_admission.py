@@ -62,7 +62,9 @@ class Guarded:
 def guarded(bed: Bed, cluster: Cluster) -> Iterator[Guarded]:
     """A namespace where everybody may do everything but what the policies refuse."""
     own = f"test-{uuid.uuid4().hex[:6]}"
-    options = InstallOptions("registry.example/edl:1", f"{own}-system", own, master_accounts=(SHARED,))
+    options = InstallOptions(
+        "registry.example/edl:1", f"{own}-system", own, kinds=("all",), master_accounts=(SHARED,)
+    )
     make_namespace(cluster, own, {})
     definitions = [
         one for one in installation_manifests(options) if one["kind"] == "CustomResourceDefinition"

@@ -39,7 +39,7 @@ GROUPS = ("Steps", "StepGroup", "Retry")
 @pytest.fixture(scope="module")
 def argo(bed: Bed, cluster: Cluster, module_namespace: str) -> Iterator[Argo]:
     """A namespace with an agent."""
-    crds.install(bed.kubeconfig)
+    crds.install(["all"], kubeconfig=bed.kubeconfig)
     with agent(bed, module_namespace):
         yield Argo(cluster.in_namespace(module_namespace))
 

@@ -143,19 +143,24 @@ def test_stopping_the_workflow_ends_its_job(way: WaitMode, policy: str, here: Ar
 @pytest.mark.parametrize("way", WAYS)
 def test_clean_up_by_reference(way: WaitMode, here: Argo) -> None:
     """A workflow that refers to our stages and to our exit handler leaves no job behind when it is
-    stopped."""
+    stopped. The template that submits goes on before the job has succeeded."""
     name = f"by-reference-{way}"
-    call = {
-        "name": "submit",
-        "templateRef": {"name": f"edl-stages-{way}", "template": "submit"},
-        "arguments": {"parameters": [{"name": "name", "value": name}, {"name": "spec", "value": SPEC}]},
-    }
+    given = {"start": {"name": name, "spec": SPEC}, "wait": {"name": name}}
+    tasks = [
+        {
+            "name": stage,
+            "templateRef": {"name": f"edl-stages-{way}", "template": stage},
+            "arguments": {"parameters": [{"name": key, "value": value} for key, value in values.items()]},
+            "dependencies": ["start"] if stage == "wait" else [],
+        }
+        for stage, values in given.items()
+    ]
     values = {"name": name, "policy": "delete", "status": "{{workflow.status}}"}
     handler = {
         "templateRef": {"name": f"edl-clean-up-{way}", "template": "main"},
         "arguments": {"parameters": [{"name": key, "value": value} for key, value in values.items()]},
     }
-    main = {"name": "main", "dag": {"tasks": [call]}}
+    main = {"name": "main", "dag": {"tasks": tasks}}
     run = here.run(
         name,
         {
@@ -167,6 +172,7 @@ def test_clean_up_by_reference(way: WaitMode, here: Argo) -> None:
     )
     job = here.job(name).appear()
     job.say("Running")
+    run.await_node("start", "Succeeded")
     run.stop()
     run.await_node("cancel", "Succeeded")
 

@@ -73,7 +73,9 @@ def test_every_object_is_accepted_strictly(bed: Bed, cluster: Cluster, jobs_name
     """The API server takes every manifest as it is printed, with no unknown field."""
     own = f"test-{uuid.uuid4().hex[:6]}"
     where = f"{own}-{jobs_namespace}" if jobs_namespace else ""
-    options = InstallOptions("registry.example/edl:1", own, where, parts=frozenset(InstallPart))
+    options = InstallOptions(
+        "registry.example/edl:1", own, where, kinds=("all",), parts=frozenset(InstallPart)
+    )
     made = [name for name in (own, where) if name]
     try:
         for name in made:
@@ -381,7 +383,7 @@ def test_rights_in_all_namespaces_are_accepted(bed: Bed, cluster: Cluster) -> No
     namespaces, and change a Secret in none."""
     own = f"test-{uuid.uuid4().hex[:6]}"
     # Other tests run controllers with other accounts, whose work its admission policies would refuse.
-    options = InstallOptions("registry.example/edl:1", own, admission_policies=False)
+    options = InstallOptions("registry.example/edl:1", own, kinds=("all",), admission_policies=False)
     objects = installation_manifests(options)
     for one in objects:
         if one["kind"] == "Deployment":

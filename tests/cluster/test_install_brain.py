@@ -123,6 +123,7 @@ def brain(
     options = InstallOptions(
         bed.image,
         own,
+        kinds=("all",),
         pull_policy=PullPolicy.NEVER,
         parts=frozenset({InstallPart.BRAIN}),
         admission_policies=False,

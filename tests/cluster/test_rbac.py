@@ -118,7 +118,7 @@ def test_every_right_was_used(used: dict[str, set[Right]], role: str) -> None:
 
 def test_every_role_is_looked_at() -> None:
     """Each role of the installation has a row in the table above."""
-    options = InstallOptions("registry.example/edl:1", parts=frozenset(InstallPart))
+    options = InstallOptions("registry.example/edl:1", kinds=("all",), parts=frozenset(InstallPart))
     roles = {
         one["metadata"]["name"]
         for one in installation_manifests(options)

@@ -130,7 +130,8 @@ class Controllers:
         self._command = [
             sys.executable, "-m", "edl_workflows", "controller", "run", "--kubeconfig",
             str(bed.kubeconfig),
-            "--namespace", cluster.namespace, "--metrics-port", "0", "--master-template", str(template),
+            "--namespace", cluster.namespace, "--kinds", "all", "--metrics-port", "0",
+            "--master-template", str(template),
         ]  # fmt: skip
         self._children: list[Child] = []
 
@@ -242,7 +243,7 @@ def place(request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, replicas: 
         cluster: with a namespace of the tests' own.
         replicas: of the controller.
     """
-    crds.install(bed.kubeconfig)
+    crds.install(["all"], kubeconfig=bed.kubeconfig)
     folder = bed.data_dir / cluster.namespace
     folder.mkdir(parents=True)
     controllers = Controllers(bed, cluster, folder)

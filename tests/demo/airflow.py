@@ -55,6 +55,7 @@ def settings(home: Path, dags: Path, port: int) -> dict[str, str]:
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PARALLELISM": "2",
+        "AIRFLOW__EDL_WORKFLOWS__SETTLE_SECONDS": "5",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
         # On a busy machine a service may lock the database for longer than SQLite's default time-out of 5 s.

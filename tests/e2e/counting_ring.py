@@ -14,8 +14,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from edl_workflows.core.kubernetes import names
 from edl_workflows.training import Job, addresses, connect
 from edl_workflows.training.checkpoints.tensors import State, TensorSpec
+from edl_workflows.training.collective.framework import Reduced, Saving, Wishes
 from edl_workflows.training.collective.regrouping import Place
-from edl_workflows.training.collective.world import Reduced, Saving, Wishes, training
+from edl_workflows.training.collective.world import training
 from edl_workflows.training.data.sampler import Dataset
 from tests.e2e.counting import COUNTS, EPOCHS, RECORDS, SAVE_SECONDS, Program, key, nothing
 from tests.e2e.ring import Ring

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -42,8 +43,8 @@ LINEAGE = "events.jsonl"
 
 Mode = Literal["deferred", "sync"]
 Shape = Literal["waits", "pipeline", "leaks", "leaves"]
-"""A task that waits for its job; one that does not, with a sensor and a teardown, with a sensor, and
-alone."""
+"""A task that waits for its job; one that does not, with a sensor, teardowns and a task behind, with a
+sensor, and alone."""
 Gone = Literal["", "by itself", "by the reaper"]
 When = Literal["now", "outage"]
 
@@ -51,7 +52,9 @@ DAGS = """
 import json
 from datetime import timedelta
 from pathlib import Path
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Param
+from edl_workflows.operators import FailMarkedRunOperator
 from edl_workflows.operators.stages import CancelJobOperator
 from edl_workflows.operators.job import SubmitJobOperator
 from edl_workflows.operators.reaper import ReapOrphanedJobsOperator
@@ -73,19 +76,25 @@ def manifest(name):
 for row in json.loads((FOLDER / "rows.json").read_text()):
     name, shape, waits = row["name"], row["shape"], {"deferrable": row["deferrable"]}
     limit = timedelta(seconds=row["seconds"]) if row["seconds"] else None
-    with DAG(name, schedule=None, default_args={"retry_delay": timedelta(seconds=1)}) as dag:
+    run_limit = limit if shape == "pipeline" else None
+    delay = {"retry_delay": timedelta(seconds=1)}
+    with DAG(name, schedule=None, dagrun_timeout=run_limit, default_args=delay) as dag:
         train = SubmitJobOperator(
             task_id="train", manifest=manifest(name), wait_for_completion=shape == "waits",
             retries=row["retries"],
-            on_kill_action=row["on_kill_action"], completion_timeout=limit, **waits,
+            on_kill_action=row["on_kill_action"], completion_timeout=None if run_limit else limit, **waits,
         )
         if shape in ("pipeline", "leaks"):
             job = {"name": train.output["name"], "kind": "TFJob"}
             trained = JobSensor(task_id="trained", poke_interval=2, **job, **waits)
             train >> trained
         if shape == "pipeline":
-            cancel = CancelJobOperator(task_id="cancel", **job, **waits).as_teardown(setups=train)
-            trained >> cancel
+            cancel = CancelJobOperator(task_id="cancel", kind="TFJob", **waits).as_teardown(setups=train)
+            watcher = FailMarkedRunOperator(task_id="watcher").as_teardown(
+                setups=train, on_failure_fail_dagrun=True
+            )
+            trained >> cancel >> watcher
+            trained >> EmptyOperator(task_id="after")
     globals()[name.replace("-", "_")] = dag
 
 with DAG("reaper", schedule=None, params={"report_only": Param(True, type="boolean")}):
@@ -108,7 +117,8 @@ class Row:
         gone: who ends the job; "" if it goes on until it is told to end.
         attempt: in which the task succeeds with the job that goes on; 0 if it doesn't follow it any more.
         shape: of the DAG.
-        on_kill_action, retries, seconds: of the task; a `completion_timeout` of 0 is none.
+        on_kill_action, retries, seconds: of the task; a `completion_timeout` of 0 is none. Of a pipeline it
+            is the ``dagrun_timeout``.
     """
 
     befalls: str
@@ -144,6 +154,7 @@ class Found:
         alive: whether the job, and its process, went on before and after the reaper.
         begun: processes of containers, in order.
         state, attempt: of the waiting task in the end; "" of a run that is no more.
+        run: state of the run in the end; "" if it is no more, or nobody waited for it.
     """
 
     uid: str = ""
@@ -153,6 +164,7 @@ class Found:
     begun: list[int] = field(default_factory=list)
     state: str = ""
     attempt: int = 0
+    run: str = ""
 
 
 # --- Blows ---
@@ -196,6 +208,14 @@ def fail_and_delete_run(matrix: "Matrix", row: Row) -> None:
     matrix.airflow.call("DELETE", matrix.run_path(row))
 
 
+def outlive(matrix: "Matrix", row: Row) -> None:
+    """The run has taken longer than its ``dagrun_timeout``: it began a day ago."""
+    with contextlib.closing(sqlite3.connect(matrix.folder / "home" / "airflow.db", timeout=120)) as database:
+        begun = "UPDATE dag_run SET start_date = datetime('now', '-1 day') WHERE dag_id = ?"
+        database.execute(begun, (row.name,))
+        database.commit()
+
+
 def kill_worker(matrix: "Matrix", row: Row) -> None:
     """The task's process dies without a word; the next attempt waits."""
     os.kill(matrix.task(row, "train")["pid"], signal.SIGKILL)
@@ -235,7 +255,8 @@ def rows_of(mode: Mode) -> list[Row]:
         Row("killed-and-run-deleted", mode, unheard(fail_and_delete_run), "outage", gone="by the reaper"),
         Row("killed-but-kept", mode, unheard(mark_failed), "outage", on_kill_action="keep"),
         Row("pipeline-run-failed", mode, fail_run, gone="by itself", shape="pipeline"),
-        Row("leaking-run-failed", mode, fail_run, gone="by the reaper", shape="leaks"),
+        Row("pipeline-run-out-of-time", mode, outlive, gone="by itself", shape="pipeline", seconds=3600),
+        Row("leaking-run-failed", mode, fail_run, gone="by itself", shape="leaks"),
         Row("left-by-a-run-that-succeeded", mode, nothing, shape="leaves"),
     ]  # fmt: skip
 
@@ -300,6 +321,11 @@ class Matrix:
 
     def _await_end(self, row: Row) -> None:
         self.await_that(lambda: self.job(row) is None, lambda: f"the end of the job of {row.name}")
+        if row.shape == "pipeline":
+            self.await_that(
+                lambda: self._run_state(row) in ("success", "failed"), lambda: f"{row.name}'s run"
+            )
+            self.found[row.name].run = self._run_state(row)
         if row.mode == "deferred":  # its triggerer is killed next, and a worker ends by itself
             self.await_that(lambda: self.lineage_types(row)[-1:] == ["ABORT"], lambda: f"ABORT of {row.name}")
 
@@ -369,6 +395,9 @@ class Matrix:
         """The row's run in Airflow's API."""
         return f"/dags/{row.name}/dagRuns/{self.runs[row.name]}"
 
+    def _run_state(self, row: Row) -> str:
+        return str(self.airflow.call("GET", self.run_path(row))["state"])
+
     def mark(self, row: Row, state: str) -> None:
         """Give the waiting task a state, as a user does on its page."""
         path = f"{self.run_path(row)}/taskInstances/{row.waiting_task}"
@@ -396,7 +425,7 @@ class Matrix:
             return
         wanted = ["deferred"] if row.mode == "deferred" else ["running", "up_for_reschedule"]
         if row.seconds:
-            wanted.append("failed")  # on a busy machine its time may be up by now
+            wanted += ["failed", "skipped"]  # on a busy machine its time may be up by now
         self._await_state(row, row.waiting_task, wanted, attempt)
         if row.mode == "deferred":
             # A trigger that no triggerer has begun is not told of a kill: the rows of the outage are about

@@ -18,8 +18,8 @@ import train_digits_allreduce  # type: ignore[import-not-found]  # of the exampl
 
 from edl_workflows.training.checkpoints import tensors
 from edl_workflows.training.checkpoints.checkpoint_parts import STATE_FILE
+from edl_workflows.training.collective.framework import Wishes
 from edl_workflows.training.collective.regrouping import Place
-from edl_workflows.training.collective.world import Wishes
 from edl_workflows.training.data.sampler import Dataset, ElasticSampler
 from edl_workflows.training.frameworks.tensorflow_collective import MirroredTraining
 

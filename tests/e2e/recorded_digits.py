@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -14,8 +15,19 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "dags" / "training"))
 import digits  # type: ignore[import-not-found]  # of the example
 import train_digits  # type: ignore[import-not-found]  # of the example
 
-from edl_workflows.training import connect
+from edl_workflows.training import CheckpointRef, CheckpointStore, connect
 from edl_workflows.training.frameworks.tensorflow import TrainingOptions, training
+
+
+def slow_saves(seconds: float) -> None:
+    """Make the store slow, as with a large model."""
+    publish = CheckpointStore.publish
+
+    def published(store: CheckpointStore, *args: Any, **kwargs: Any) -> CheckpointRef:
+        time.sleep(seconds)
+        return publish(store, *args, **kwargs)
+
+    CheckpointStore.publish = published  # type: ignore[method-assign,assignment]
 
 
 def main() -> None:
@@ -26,14 +38,17 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument("--step-delay", type=float, required=True)
     parser.add_argument("--async-save", action="store_true")
+    parser.add_argument("--slow-save", type=float, help="seconds that a save takes; saves only on request")
     options = parser.parse_args()
     logging.basicConfig()
     logging.getLogger("edl_workflows").setLevel(logging.INFO)
+    if options.slow_save:
+        slow_saves(options.slow_save)
     job = connect()
     data, _ = digits.load()
     settings = TrainingOptions(
         options.folder / "checkpoints",
-        save_seconds=3.0,
+        save_seconds=None if options.slow_save else 3.0,
         threads=1,
         async_save=options.async_save,
         memory_seconds=0.5,

@@ -57,7 +57,7 @@ def trained(folder: Path) -> "collections.Counter[tuple[int, int]]":
     A cluster version that was restored from a checkpoint begins behind the checkpoint's step: what its
     predecessors made beyond that step is in no model any more, and does not count.
     """
-    made = [(int(_version(name)), step, epoch, records) for name, epoch, step, records in consumed(folder)]
+    made = [(version_of(name), step, epoch, records) for name, epoch, step, records in consumed(folder)]
     first: dict[int, int] = {}
     for version, step, _, _ in made:
         first[version] = min(step, first.get(version, step))
@@ -69,7 +69,8 @@ def trained(folder: Path) -> "collections.Counter[tuple[int, int]]":
     )
 
 
-def _version(name: str) -> str:
+def version_of(name: str) -> int:
+    """The cluster version whose process wrote a file."""
     found = _VERSION.search(name)
     assert found, f"{name}: not a file of recorded_digits.py"
-    return found[1]
+    return int(found[1])

@@ -14,8 +14,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from edl_workflows.core.exceptions import CheckpointError
 from edl_workflows.training import CheckpointStore, connect
 from edl_workflows.training.checkpoints.tensors import State
+from edl_workflows.training.collective.framework import Reduced, Saving, Wishes
 from edl_workflows.training.collective.regrouping import Place
-from edl_workflows.training.collective.world import Reduced, Saving, Wishes, training
+from edl_workflows.training.collective.world import training
 from edl_workflows.training.data.sampler import Dataset
 from tests.e2e.noted_steps import make_parser, train_and_note
 from tests.e2e.ring import Floats, Ring

@@ -27,7 +27,8 @@ def matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 # CI plays one row of each sort; `make test-all` all.
 IN_CI = frozenset({
     "deferred-cleared", "deferred-marked-failed", "deferred-run-failed-and-deleted", "deferred-killed",
-    "deferred-killed-and-marked-failed", "deferred-pipeline-run-failed", "sync-cleared",
+    "deferred-killed-and-marked-failed", "deferred-pipeline-run-failed",
+    "deferred-pipeline-run-out-of-time", "sync-cleared",
     "sync-run-failed-and-deleted",
     "sync-killed", "sync-killed-and-run-deleted", "sync-leaking-run-failed",
 })  # fmt: skip
@@ -45,6 +46,9 @@ def test_row(name: str, matrix: Matrix) -> None:
     assert found.alive == [row.gone in ("", "by the reaper"), row.gone == ""]
     assert len(found.begun) == 1, "one container, ever: no job was made twice"
     assert (found.state, found.attempt) == (("success", row.attempt) if row.attempt else ("", 0))
+    assert found.run == ("failed" if row.shape == "pipeline" else ""), (
+        "a run that was marked failed has failed"
+    )
     kept = "kept" if not row.attempt else ""
     assert found.reported == {"": kept, "by itself": "", "by the reaper": "orphaned"}[row.gone]
     told = matrix.lineage(row)
@@ -58,6 +62,7 @@ def test_row(name: str, matrix: Matrix) -> None:
     begun = ["START", "RUNNING"] if row.attempt == 2 else ["START"]
     end = ["COMPLETE"] if row.attempt else ["ABORT"] if row.gone else []
     # A worker that is killed has five seconds to cancel its job and to tell of it.
-    hasty = row.mode == "sync" and row.shape == "waits" and row.gone == "by itself" and not row.seconds
+    told_to_end = row.shape == "leaks" or (row.shape == "waits") is not bool(row.seconds)
+    hasty = row.mode == "sync" and row.gone == "by itself" and told_to_end
     types = matrix.lineage_types(row)
     assert types == [*begun, *end] or (hasty and types == begun)

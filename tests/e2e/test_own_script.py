@@ -15,6 +15,10 @@ import pytest
 from sklearn.datasets import load_digits
 
 from edl_workflows.local import daemon
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS
+from tests.cluster.bed.wait import until
 from tests.docs.read_weights import read_weights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -24,6 +28,20 @@ SCRIPT = ROOT / "dags" / "training" / "own_script.py"
 SCALED = SCRIPT.with_name("own_script_workers.py")
 COPIES = "each worker trains its own copy of the model, and only the chief's is saved"
 GUARD = 240
+PLAIN = """
+import time
+import numpy as np
+data = np.loadtxt("data.csv")
+weights = np.zeros(2)
+for epoch in range(20):
+    gradient = weights - data
+    weights -= 0.1 * gradient
+    for step in range(20):
+        print(f"\\repoch {epoch} {'#' * step}", end="", flush=True)
+        time.sleep(0.05)
+np.save("weights.npy", weights)
+print("\\ndone", end="")
+"""
 
 
 @pytest.fixture
@@ -90,8 +108,50 @@ def test_two_workers_without_an_adapter(environment: dict[str, str]) -> None:
     command = edl_run(str(SCRIPT), "--workers", "2")
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=GUARD)
     assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(f"warning: SeparateCopies: {COPIES}")
     assert done.stderr.count(f"warns: {COPIES}") == 1, done.stderr
     assert COPIES in done.stdout
+
+
+def test_a_plain_script_in_two_workers(environment: dict[str, str], tmp_path: Path) -> None:
+    """A script that knows nothing of the job runs in the user's folder, whose files are no modules for the
+    agent. Its progress bar gives lines every few seconds, and its last line stays whole. Before the start and
+    in log, status and result it is said that the workers train separate copies; with --strict nothing is
+    started."""
+    (tmp_path / "plain.py").write_text(PLAIN)
+    (tmp_path / "data.csv").write_text("1 2\n")
+    (tmp_path / "typing.py").write_text("raise SystemExit('this is no module of Python')\n")
+    command = edl_run("plain.py", "--workers", "2", "--name", "plain")
+    command[1:1] = ["-P"]
+    refused = subprocess.run([*command, "--strict"], env=environment, cwd=tmp_path, capture_output=True)
+    assert (refused.returncode, refused.stderr[:20]) == (2, b"edl: SeparateCopies:")
+    trained = subprocess.Popen(
+        command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    guard = threading.Timer(GUARD, trained.kill)
+    guard.start()
+    assert trained.stderr is not None
+    said = next(iter(trained.stderr))
+    assert said.startswith("warning: SeparateCopies: ")
+    assert next((line for line in trained.stderr if "plain warns: each worker" in line), "")
+    cluster = Cluster.from_kubeconfig(Path(environment["EDL_LOCAL_DIR"]) / "kubeconfig")
+    until(lambda: "SeparateCopies" in true_conditions(cluster, "plain"), "the condition is True")
+    output, _ = trained.communicate()
+    guard.cancel()
+    assert trained.returncode == 0, output
+    for worker in ("worker-0", "worker-1"):
+        lines = re.findall(rf"^{worker} \| (.*)$", output, re.MULTILINE)
+        bars = [line for line in lines if re.fullmatch(r"epoch \d+ #*", line)]
+        assert 2 <= len(bars) <= 10, output
+        assert "done" in lines
+        assert any(" WARNING each worker trains its own copy of the model" in line for line in lines)
+    assert re.search(r"^warnings +each worker trains its own copy", output, re.MULTILINE)
+    assert (tmp_path / "weights.npy").is_file()
+
+
+def true_conditions(cluster: Cluster, job: str) -> set[str]:
+    status = client.get(cluster, ELASTIC_JOBS, job)["status"]
+    return {condition["type"] for condition in status["conditions"] if condition["status"] == "True"}
 
 
 def test_a_script_is_scaled_to_two_workers(environment: dict[str, str], tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from edl_workflows.core.exceptions import EdlError
 from edl_workflows.runtime.kube.connect import Cluster
 from tests import local_cluster
 from tests.e2e.any_job import kill_processes
+from tests.e2e.other_operator import hand_over_a_job
 from tests.e2e.pytorch_jobs import SUM, TorchTraining
 from tests.e2e.submitted import Container
 
@@ -61,6 +62,11 @@ def test_a_master_and_workers(cluster: Cluster, tmp_path: Path) -> None:
     job.await_success()
 
     assert (tmp_path / "steps").read_text() == "150"
+
+
+def test_a_job_of_another_operator_is_taken_over_on_request(cluster: Cluster) -> None:
+    """The pod that training-operator made stays until the job is handed over."""
+    hand_over_a_job(cluster, "theirs", {"image": "local", "command": ["sleep", "600"]})
 
 
 def test_an_elastic_job(cluster: Cluster, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def dies_while_it_sends(job: CollectiveStandalone) -> None:
     (job.folder / "die-forward").touch()
     job.wait(lambda: list(job.folder.glob("died-state-*")), SECONDS, "a death in the transfer")
     job.wait(lambda: job.trains(version + 1), SECONDS, "two newcomers join")
-    assert "Killed" in job.status()["restarts"]["counts"]
+    assert "KilledBySignal" in job.status()["restarts"]["counts"]
 
 
 def full_disk(job: CollectiveStandalone) -> None:

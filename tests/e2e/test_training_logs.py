@@ -2,6 +2,7 @@
 cluster."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,22 +52,53 @@ for number in range(JOBS):
 """.replace("JOBS", str(JOBS))
 
 
+REMOTE_LOGS = """
+from pathlib import Path
+from airflow.config_templates.airflow_local_settings import BASE_LOG_FOLDER, DEFAULT_LOGGING_CONFIG
+
+LOGGING_CONFIG = DEFAULT_LOGGING_CONFIG
+STORE = Path(__file__).parent / "store"
+
+class Store:
+    processors = ()
+
+    def upload(self, path, ti=None):
+        source, target = Path(BASE_LOG_FOLDER, path), STORE / path
+        if source.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("ab") as stored:
+                stored.write(source.read_bytes())
+
+    def read(self, relative_path, ti):
+        found = sorted(STORE.glob(f"{relative_path}*"))
+        return [str(file) for file in found], [file.read_text() for file in found] or None
+
+REMOTE_TASK_LOG = Store()
+"""
+"""A remote log as Airflow's for S3 in what matters here: whole files are uploaded, and appended to what
+is there. Airflow takes it from the module of its logging settings."""
+
+
 @pytest.fixture
-def matrix(tmp_path: Path) -> Iterator[Matrix]:
-    """Airflow with one DAG for each job."""
+def matrix(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Matrix]:
+    """Airflow with one DAG for each job; with the parameter ``remote``, with a remote log."""
     (tmp_path / "dags").mkdir()
     (tmp_path / "dags" / "training.py").write_text(DAGS)
     with local_cluster.cluster(tmp_path / "cluster", local_cluster.Settings(controller=True)) as local:
         extra = {"kube_config_path": str(local.kubeconfig), "namespace": "default"}
         connection = json.dumps({"conn_type": "kubernetes", "extra": extra})
         env = {"AIRFLOW_CONN_KUBERNETES_DEFAULT": connection}
+        if getattr(request, "param", "") == "remote":
+            (tmp_path / "remote_logs.py").write_text(REMOTE_LOGS)
+            env["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+            env["AIRFLOW__LOGGING__LOGGING_CONFIG_CLASS"] = "remote_logs.LOGGING_CONFIG"
         with Airflow(tmp_path / "home", tmp_path / "dags", env) as airflow:
             yield Matrix(airflow, local.client(), (), tmp_path)
 
 
-def lines_of(matrix: Matrix, dag: str) -> list[str]:
+def lines_of(matrix: Matrix, dag: str, logs: str = "home/logs") -> list[str]:
     """The lines of training in the logs of a DAG's task, in the order of the triggerers that wrote them."""
-    files = matrix.folder.glob(f"home/logs/dag_id={dag}/**/task_id=train/attempt=1.log*")
+    files = matrix.folder.glob(f"{logs}/dag_id={dag}/**/task_id=train/attempt=1.log*")
     written = (
         (json.loads(raw)["timestamp"], found[1].decode())
         for file in files
@@ -76,9 +108,10 @@ def lines_of(matrix: Matrix, dag: str) -> list[str]:
     return [line for _, line in sorted(written, key=lambda one: one[0])]
 
 
-def test_every_line_once_and_in_order(matrix: Matrix) -> None:
-    """The triggerer is killed repeatedly while jobs train. The log of each task has each line of its job once
-    and in order, to the last."""
+@pytest.mark.parametrize("matrix", ["local", pytest.param("remote", marks=pytest.mark.long)], indirect=True)
+def test_every_line_once_and_in_order(matrix: Matrix, request: pytest.FixtureRequest) -> None:
+    """The triggerer is killed while jobs train. The log of each task has each line of its job once
+    and in order, to the last. So has the remote log, although a killed triggerer uploads nothing."""
     airflow, dags = matrix.airflow, [f"training-{number}" for number in range(JOBS)]
     for dag in dags:
         airflow.await_dag(dag)
@@ -91,7 +124,8 @@ def test_every_line_once_and_in_order(matrix: Matrix) -> None:
     def more() -> str:
         return f"more lines than {counts}"
 
-    for _ in range(KILLS):
+    is_remote = request.node.callspec.id == "remote"
+    for _ in range(1 if is_remote else KILLS):
         matrix.await_that(grown, more)
         with matrix.no_triggerer():
             counts.update({dag: len(lines_of(matrix, dag)) for dag in dags})
@@ -103,6 +137,7 @@ def test_every_line_once_and_in_order(matrix: Matrix) -> None:
             lambda dag=dag: airflow.tasks(dag, matrix.runs[dag])[0]["state"] == "success",  # type: ignore[misc]
             lambda dag=dag: f"the success of {dag}",  # type: ignore[misc]
         )
-        lines = lines_of(matrix, dag)
-        last = len(lines) - 1
-        assert lines == [*(f"line {number}" for number in range(last)), f"last {last}"]
+        for logs in ["home/logs", *(["store"] if is_remote else [])]:
+            lines = lines_of(matrix, dag, logs)
+            last = len(lines) - 1
+            assert lines == [*(f"line {number}" for number in range(last)), f"last {last}"], logs

@@ -21,10 +21,10 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from edl_workflows.training import connect
+from edl_workflows.training.collective.framework import Wishes
 from edl_workflows.training.collective.gloo_group import GlooGroup
 from edl_workflows.training.collective.nccl_group import NcclGroup
 from edl_workflows.training.collective.regrouping import Place
-from edl_workflows.training.collective.world import Wishes
 from edl_workflows.training.data.sampler import ElasticSampler
 from edl_workflows.training.data.torch_data import ElasticDataLoader
 from edl_workflows.training.frameworks.torch_collective import (

@@ -17,6 +17,7 @@ CASES = {
         image="registry.example/edl-workflows:1",
         namespace="edl",
         jobs_namespace="training",
+        kinds=("all",),
         replicas=3,
         pull_policy=PullPolicy.ALWAYS,
         pull_secrets=("registry",),

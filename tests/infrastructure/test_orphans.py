@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import orphans
 from tests.cluster.bed.wait import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,3 +88,28 @@ def test_servers_and_pods_end_with_a_killed_run(tmp_path: Path, options: list[st
         run.kill()
 
     until(lambda: not _started(tmp_path), "all processes are gone")
+
+
+def test_a_process_that_overwrites_its_environment_is_found() -> None:
+    """Airflow's servers do, to change their title, and a daemon of theirs has another parent and session."""
+    mark = orphans.choose_mark()
+    program = f"""
+import os, time
+from setproctitle import setproctitle
+from tests import orphans
+orphans.mark_process({mark})
+if not os.fork():
+    os.setsid()
+    setproctitle("x" * 10_000)
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+"""
+    run = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    with run:
+        assert run.stdout is not None
+        daemon = int(run.stdout.readline())
+        run.wait(60)
+        assert b"PATH=" not in Path(f"/proc/{daemon}/environ").read_bytes()
+        assert orphans.find_processes(mark) == {daemon}
+        orphans.kill_processes({daemon})
+    until(lambda: not orphans.find_processes(mark), "it has ended")

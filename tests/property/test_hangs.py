@@ -25,7 +25,10 @@ SETTINGS = JobSettings(
     parse_nodes("ps=2,worker=2"),
     timeouts=Timeouts(verdict=0.0),
     fault_tolerance=FaultTolerance(
-        hang_timeout_seconds=HANG_SECONDS, hang_action=HangAction.RESTART, max_restarts=100
+        hang_timeout_seconds=HANG_SECONDS,
+        first_step_timeout_seconds=HANG_SECONDS,
+        hang_action=HangAction.RESTART,
+        max_restarts=100,
     ),
 )
 COLLECTIVE = replace(

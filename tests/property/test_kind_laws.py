@@ -5,6 +5,7 @@ A new kind is tested here with the example of its cases (`tests.cases.kinds`).
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl_workflows.core.exceptions import ManifestError
-from edl_workflows.core.jobs import manifests
 from edl_workflows.core.jobs.actions import Actions, RoleChange, apply_merge_patch
+from edl_workflows.core.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.kubernetes import pod_state
+from edl_workflows.core.kubernetes.lost_pods import CONFIRM_SECONDS
 from edl_workflows.pipelines.waiting.job_log import is_unobserved
 from tests.cases.kinds import KIND_CASES
 from tests.jobs_namespace import JobsNamespace
@@ -108,7 +111,7 @@ class KindWorld:
     def _change_pod(self, what: str, name: str) -> None:
         """An event of a pod that a node reports or a user causes. A pod that has ended can only be
         deleted."""
-        if what != "delete" and manifests.has_ended(self.namespace.objects["Pod", name]):
+        if what != "delete" and pod_state.has_ended(self.namespace.objects["Pod", name]):
             return
         match what:
             case "run":
@@ -203,7 +206,7 @@ def test_the_view_says_what_the_status_says(kind: Kind, steps: list[Step]) -> No
         assert not is_unobserved(view)
         if view.phase is JobPhase.SUSPENDED:
             pods = (world.namespace.objects["Pod", name] for name in world.own_pods())
-            assert all(manifests.has_ended(pod) for pod in pods)
+            assert all(pod_state.has_ended(pod) for pod in pods)
 
 
 @each_kind
@@ -297,3 +300,85 @@ def test_an_autoscaler_does_not_oscillate(kind: Kind, data: st.DataObject) -> No
     assert after is not None
     assert (after.role, after.minimum, after.maximum) == (before.role, before.minimum, before.maximum)
     assert after.replicas == wanted
+
+
+class SidecarWorld(KindWorld):
+    """A job each of whose pods has a proxy that an injector added and that does not end by itself."""
+
+    def __init__(self, kind: Kind, place: int) -> None:
+        super().__init__(kind)
+        self._place = place
+
+    def settle(self) -> None:
+        super().settle()
+        for name in self.own_pods():
+            containers = self.namespace.objects["Pod", name]["spec"]["containers"]
+            if all(container["name"] != "a-proxy" for container in containers):
+                containers.insert(min(self._place, len(containers)), {"name": "a-proxy", "image": "proxy:1"})
+
+    def end_program(self, name: str, code: int) -> None:
+        """Let the program of a pod end, while the proxy runs on."""
+        pod = self.namespace.objects["Pod", name]
+        own = next(c["name"] for c in pod["spec"]["containers"] if c["name"] != "a-proxy")
+        ended = {"exitCode": code, "finishedAt": self.namespace.now.isoformat().replace("+00:00", "Z")}
+        states: dict[str, Any] = {"a-proxy": {"running": {}}, own: {"terminated": ended}}
+        statuses = [{"name": container, "state": state} for container, state in states.items()]
+        pod["status"] = {"phase": "Running", "containerStatuses": statuses}
+
+
+@each_kind
+@pytest.mark.parametrize("place", [0, 9], ids=["first", "last"])
+@pytest.mark.parametrize("code", [0, 1, 137])
+def test_a_sidecar_that_does_not_end_changes_nothing(kind: Kind, code: int, place: int) -> None:
+    """The end of the job's own container decides, wherever an injector has put another one: the job's phase
+    is the same as without it, and pods whose program has ended are deleted, with an Event that says why."""
+    plain, injected = KindWorld(kind), SidecarWorld(kind, place)
+    for world in (plain, injected):
+        world.run_all()
+    ended = plain.own_pods()
+    policies = {plain.namespace.objects["Pod", name]["spec"]["restartPolicy"] for name in ended}
+    if code and policies != {"Never"}:
+        pytest.skip("the kubelet starts the program again")
+    for name in ended:
+        plain.namespace.set_pod(name, "Failed" if code else "Succeeded", code)
+        injected.end_program(name, code)
+    old = {injected.namespace.objects["Pod", name]["metadata"]["uid"] for name in ended}
+    for world in (plain, injected):
+        for _ in range(4):
+            world.settle()
+            world.namespace.tick(60)
+
+    assert injected.phase is plain.phase
+    pods = [pod for (which, _), pod in injected.namespace.objects.items() if which == "Pod"]
+    left = [pod for pod in pods if pod["metadata"]["uid"] in old]
+    assert all(pod["metadata"].get("deletionTimestamp") for pod in left)
+    said = [e.message for e in injected.namespace.events if e.reason == "OwnContainerEnded"]
+    assert said
+    assert all(f"exit code {code}, and a-proxy still runs" in message for message in said)
+
+
+@each_kind
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_lost_machine_does_not_hold_a_job_for_ever(kind: Kind, forced: bool) -> None:
+    """A deleted pod whose end no kubelet confirms counts as gone. If another pod can't have its name, the job
+    says what to do, unless the installation deletes such pods by force; otherwise the pod is replaced."""
+    world = KindWorld(kind)
+    world.namespace.settings = replace(world.namespace.settings, force_delete_lost_pods=forced)
+    world.run_all()
+    lost = world.own_pods()[0]
+    uid = world.namespace.objects["Pod", lost]["metadata"]["uid"]
+    world.namespace.delete("Pod", lost)
+    world.settle()
+    assert world.namespace.wake(kind.name, world.name) == CONFIRM_SECONDS
+    world.run_all()
+
+    status = world.manifest["status"]
+    if kind.name == ELASTIC_JOB or forced:
+        assert all(o["metadata"].get("uid") != uid for o in world.namespace.objects.values())
+        assert world.phase in (JobPhase.RUNNING, JobPhase.PENDING, JobPhase.RESTARTING)
+        assert len(world.own_pods()) >= 1
+        assert status["reason"] != "PodLost"
+    else:
+        assert status["reason"] == "PodLost"
+        assert f"kubectl delete pod {lost} --namespace default --force" in status["message"]
+    assert any(e.reason == "PodLost" for e in world.namespace.events) is (kind.name != ELASTIC_JOB)

@@ -17,7 +17,8 @@ from edl_workflows.training.checkpoints.checkpoint_parts import STATE_FILE
 from edl_workflows.training.checkpoints.checkpoints import CheckpointStore
 from edl_workflows.training.checkpoints.tensors import Loaded, load, save
 from edl_workflows.training.checkpoints.two_stages import TwoStages
-from edl_workflows.training.collective.world import Reduced, Wishes, World
+from edl_workflows.training.collective.framework import Reduced, Wishes
+from edl_workflows.training.collective.world import World
 from edl_workflows.training.frameworks.torch_collective import TorchTraining
 from edl_workflows.training.job import Job
 from tests.torch.members import places
@@ -43,7 +44,9 @@ class JobAlone:
 
     def __post_init__(self) -> None:
         (place,) = places(1)
-        self.environment = SimpleNamespace(listen_address=lambda _version: place.addresses[0])
+        self.environment = SimpleNamespace(
+            listen_address=lambda _version: place.addresses[0], token="of-the-job"
+        )
         member = Member(rank=0, id=0, address=place.addresses[0])
         self.cluster = TrainingCluster(version=1, workers=[member], max_workers=self.max_workers, chief_id=0)
 
@@ -131,6 +134,9 @@ class JobAlone:
     def save_last(self, *, always: bool) -> None:
         """Save."""
         self.checkpoint(stored=True)
+
+    def expect_records(self, records: int) -> None:
+        """Nobody shows them."""
 
     def report_step(self, step: int, loss: float, records: int) -> None:
         """Note it."""

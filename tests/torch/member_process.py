@@ -4,8 +4,8 @@ step, and at the end why the group broke."""
 import sys
 
 from edl_workflows.core.exceptions import UnavailableError
+from edl_workflows.training.collective.framework import Wishes
 from edl_workflows.training.collective.regrouping import Place
-from edl_workflows.training.collective.world import Wishes
 from edl_workflows.training.frameworks.torch_collective import TorchTraining
 from tests.torch.members import network, records
 

@@ -5,7 +5,7 @@ import resource
 
 import torch
 
-from edl_workflows.training.collective.world import Wishes
+from edl_workflows.training.collective.framework import Wishes
 from edl_workflows.training.frameworks.torch_collective import TorchModel, TorchTraining
 from tests.torch.members import places
 

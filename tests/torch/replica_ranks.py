@@ -17,9 +17,9 @@ from edl_workflows.core.protocol.cluster import Member, TrainingCluster
 from edl_workflows.core.protocol.nodes import NodeRef
 from edl_workflows.training.checkpoints import tensors
 from edl_workflows.training.checkpoints.checkpoint_parts import Part
+from edl_workflows.training.collective.framework import Wishes
 from edl_workflows.training.collective.gloo_group import GlooGroup
 from edl_workflows.training.collective.regrouping import Place
-from edl_workflows.training.collective.world import Wishes
 from edl_workflows.training.frameworks.torch_collective import TorchModel, TorchTraining
 from edl_workflows.training.frameworks.torch_replica import ReplicaGroup, join_replica_group
 from edl_workflows.training.frameworks.torch_shards import local_part

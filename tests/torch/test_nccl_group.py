@@ -11,9 +11,9 @@ from torch import distributed
 
 from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.training.collective import nccl_group
+from edl_workflows.training.collective.framework import Wishes
 from edl_workflows.training.collective.gloo_group import GlooGroup
 from edl_workflows.training.collective.nccl_group import NcclGroup, choose_group
-from edl_workflows.training.collective.world import Wishes
 from edl_workflows.training.frameworks.torch_collective import TorchTraining
 from tests.torch.fake_nccl import FakeNccl
 from tests.torch.members import joined, parameters, places, together

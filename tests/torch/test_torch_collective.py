@@ -17,9 +17,9 @@ import torch
 from edl_workflows.core.exceptions import CheckpointError, InvalidError, UnavailableError
 from edl_workflows.training.checkpoints.checkpoint_parts import STATE_FILE
 from edl_workflows.training.checkpoints.tensors import load, save
+from edl_workflows.training.collective.framework import Reduced, Wishes
 from edl_workflows.training.collective.gloo_group import GlooGroup
 from edl_workflows.training.collective.regrouping import CannotTakePartError, Place
-from edl_workflows.training.collective.world import Reduced, Wishes
 from edl_workflows.training.frameworks.torch_collective import TorchModel, TorchTraining
 from tests.torch.members import (
     PIXELS,

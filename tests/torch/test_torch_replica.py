@@ -20,9 +20,9 @@ from edl_workflows.core.protocol.nodes import CLUSTER_LOST_EXIT_CODE
 from edl_workflows.training.checkpoints.checkpoint_parts import Part
 from edl_workflows.training.checkpoints.tensor_parts import assemble
 from edl_workflows.training.checkpoints.tensors import load
+from edl_workflows.training.collective.framework import Wishes
 from edl_workflows.training.collective.gloo_group import serve_store
 from edl_workflows.training.collective.regrouping import Place
-from edl_workflows.training.collective.world import Wishes
 from edl_workflows.training.frameworks.torch_collective import TorchTraining
 from edl_workflows.training.frameworks.torch_replica import join_replica_group
 from tests.torch.members import SECONDS, network, places, records

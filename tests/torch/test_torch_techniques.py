@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from edl_workflows.training.collective.world import Wishes
+from edl_workflows.training.collective.framework import Wishes
 from edl_workflows.training.frameworks.torch_collective import TorchModel
 from tests.torch.members import joined, network, records, together
 

@@ -7,22 +7,37 @@ Importing this module is cheap, because operators import it when a DAG file is p
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from airflow.providers.common.compat.sdk import (
-    AirflowException,
-    AirflowFailException,
-    AirflowNotFoundException,
-    AirflowSensorTimeout,
-    AirflowSkipException,
-    AirflowTaskTimeout,
-    TriggerRule,
-    conf,
-)
 from airflow.triggers.base import BaseTrigger
 
+# Not from the provider common-compat, since the release that Airflow 3.0 pins lacks these names.
 try:
-    from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
+    from airflow.sdk import TriggerRule
+    from airflow.sdk.configuration import conf
+    from airflow.sdk.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowSensorTimeout,
+        AirflowSkipException,
+        AirflowTaskTimeout,
+        TaskDeferralError,
+        TaskDeferralTimeout,
+        TaskDeferred,
+    )
 except ImportError:  # before 3.2
-    from airflow.exceptions import TaskDeferralError, TaskDeferralTimeout  # type: ignore[no-redef]
+    from airflow.configuration import conf
+    from airflow.exceptions import (  # type: ignore[no-redef, attr-defined]
+        AirflowException,
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowSensorTimeout,
+        AirflowSkipException,
+        AirflowTaskTimeout,
+        TaskDeferralError,
+        TaskDeferralTimeout,
+        TaskDeferred,
+    )
+    from airflow.utils.trigger_rule import TriggerRule  # type: ignore[import-not-found, no-redef]
 
 __all__ = [
     "DELIVERED",
@@ -35,6 +50,7 @@ __all__ = [
     "KillableTrigger",
     "TaskDeferralError",
     "TaskDeferralTimeout",
+    "TaskDeferred",
     "TaskStore",
     "TriggerRule",
     "conf",

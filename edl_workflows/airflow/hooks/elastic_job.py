@@ -92,6 +92,11 @@ class ElasticJobHook(KubernetesHook):
         if in_cluster and not self._kubeconfig:
             config.load_incluster_config(client_configuration=self.client_configuration)
         api_client = super().get_conn()
+        configuration: Any = self.client_configuration
+        if api_client.configuration is not configuration:  # in the provider's older releases
+            is_unverified = str(self._get_field("disable_verify_ssl")).lower() == "true"
+            configuration.verify_ssl = configuration.verify_ssl and not is_unverified
+            api_client = client.ApiClient(configuration)
         proxies.use_proxy(api_client, "" if self._is_in_cluster else self._proxy_url())
         return api_client
 

@@ -6,20 +6,23 @@ annotation of each object names the task instance, and Airflow knows whether tha
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import cast, get_args
 
 from edl_workflows.airflow.hooks.task_owner import TaskOwner, engine_of
-from edl_workflows.airflow.hooks.task_state import DELETED, ENDED_STATES, run_state, task_states
+from edl_workflows.airflow.hooks.task_state import DELETED, ENDED_STATES, LIVE_RUNS, run_state, task_states
 from edl_workflows.pipelines.waiting.ownership import CancelAction, OwnedObject, list_owned
 from edl_workflows.runtime.kube.connect import Cluster
 
 RUNS_A_REQUEST = 50
 """Runs per request, limited because their ids are part of the request's URL."""
-LIVE_RUNS = frozenset({"queued", "running"})
+
+
+Recorded = Callable[[TaskOwner], str]
+"""Returns the uid of the object that a task instance noted in this Airflow; "" if it noted none."""
 
 
 class OwnerVerdict(StrEnum):
@@ -73,13 +76,16 @@ def noted_time(now: datetime) -> str:
     return now.astimezone(UTC).isoformat(timespec="seconds")
 
 
-def judge_objects(cluster: Cluster, namespace: str, installation: str) -> list[OwnerJudgement]:
+def judge_objects(
+    cluster: Cluster, namespace: str, installation: str, recorded: Recorded
+) -> list[OwnerJudgement]:
     """Judge each object in a namespace that tasks of this installation created and that has not ended.
 
     Args:
         cluster: the cluster.
         namespace: namespace of the objects.
         installation: its name; "" for an Airflow without one.
+        recorded: finds what this Airflow's own records say about the creation of an object.
     """
     owned_objects = list_owned(cluster, namespace, engine_of(installation))
     # Read after the objects were listed. A task that began later has created none of these objects, so it
@@ -98,7 +104,8 @@ def judge_objects(cluster: Cluster, namespace: str, installation: str) -> list[O
         if owned.lifetime == "run" and state in ENDED_STATES:
             key = (owner.dag_id, owner.run_id)
             run = runs.get(key) or runs.setdefault(key, run_state(*key))
-        judgements.append(judge_object(owned, owner, state, run))
+        created_here = not installation and state in ENDED_STATES and recorded(owner) == owned.handle.uid
+        judgements.append(judge_object(owned, owner, state, run, created_here=created_here))
     return judgements
 
 
@@ -114,7 +121,9 @@ def _states(owners: Iterable[TaskOwner]) -> Iterator[tuple[TaskOwner, str | None
                 yield owner, answer.get(owner.run_id, {}).get(owner.map_index, DELETED)
 
 
-def judge_object(owned: OwnedObject, owner: TaskOwner, state: str | None, run: str) -> OwnerJudgement:
+def judge_object(
+    owned: OwnedObject, owner: TaskOwner, state: str | None, run: str, *, created_here: bool = False
+) -> OwnerJudgement:
     """Judge an object by the state of its task or, if the task did not wait for it, also by the state of the
     task's run.
 
@@ -123,6 +132,7 @@ def judge_object(owned: OwnedObject, owner: TaskOwner, state: str | None, run: s
         owner: its task instance.
         state: the state that `hooks.task_state.task_state` returned.
         run: the state of the run, needed for an object that belongs to the run.
+        created_here: whether this Airflow's records show that it created this very object.
     """
 
     def judged(verdict: OwnerVerdict, reason: str) -> OwnerJudgement:
@@ -144,9 +154,9 @@ def judge_object(owned: OwnedObject, owner: TaskOwner, state: str | None, run: s
         return judged(OwnerVerdict.KEPT, "it is suspended, or was resumed by somebody afterwards")
     gone = f"its run is {run}" if of_run else f"its task is {state}"
     reason = "its run was deleted" if state == DELETED else gone
-    if owner.engine == engine_of(""):
+    if owner.engine == engine_of("") and not created_here:
         # Two Airflows with the same DAG have the same ids, even of scheduled runs. Without a name for each
-        # Airflow, their owner annotations are equal.
+        # Airflow, their owner annotations are equal; only the uid in a task's XCom tells them apart.
         unnamed = "another Airflow with the same DAG may have made it: name this one"
         reason = f"{reason} in this Airflow, but {unnamed} (edl_installation of the connection)"
         return judged(OwnerVerdict.UNCLEAR, reason)

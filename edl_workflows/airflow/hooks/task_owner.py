@@ -30,6 +30,17 @@ class TaskOwner:
         """Prefix of the owner annotations of all tasks of the same run."""
         return f"{self.engine}/{self.dag_id}/{self.run_id}/"
 
+    @classmethod
+    def of(cls, ti: Any, installation: str) -> Self:
+        """The owner that a task instance is.
+
+        Args:
+            ti: a worker's or a triggerer's task instance.
+            installation: as for `engine_of`.
+        """
+        index = -1 if ti.map_index is None else ti.map_index
+        return cls(engine_of(installation), ti.dag_id, ti.run_id, ti.task_id, index)
+
     def is_instance(self, ti: Any) -> bool:
         """Whether this is the given task instance."""
         index = -1 if ti.map_index is None else ti.map_index

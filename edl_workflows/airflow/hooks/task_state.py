@@ -1,6 +1,6 @@
 """The current states of task instances in Airflow, which `on_kill` reads before it cancels anything."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 DELETED = "deleted"
@@ -10,8 +10,10 @@ ENDED_STATES = frozenset({"failed", "success", "skipped", "upstream_failed", "re
 cleared, or lost its worker, and its next attempt continues with the same object."""
 
 TaskStates = dict[str, dict[int, str | None]]
-"""Run id → map index → state. The state is None if the instance was cleared and has not been scheduled again.
-Runs that don't exist or have no such task instances are absent."""
+"""Run id or task id → map index → state. The state is None if the instance was cleared and has not been
+scheduled again. Runs that don't exist or have no such task instances are absent."""
+LIVE_RUNS = frozenset({"queued", "running"})
+"""States of a run whose tasks may still begin."""
 
 
 def task_state(ti: Any) -> str | None:
@@ -36,6 +38,20 @@ def task_states(dag_id: str, task_id: str, run_ids: Iterable[str]) -> TaskStates
 
     answer = RuntimeTaskInstance.get_task_states(dag_id=dag_id, task_ids=[task_id], run_ids=list(run_ids))
     return {run_id: _by_index(task_id, states) for run_id, states in answer.items()}
+
+
+def states_of_run(dag_id: str, run_id: str, task_ids: Collection[str]) -> TaskStates:
+    """The states of all instances of some tasks of a run, by task id. Blocks."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    answer = RuntimeTaskInstance.get_task_states(dag_id=dag_id, run_ids=[run_id]).get(run_id, {})
+    states: TaskStates = {}
+    for name, state in answer.items():
+        task_id, _, index = name.rpartition("_")
+        mapped = name not in task_ids and task_id in task_ids and index.isdecimal()
+        instances = states.setdefault(task_id if mapped else name, {})
+        instances[int(index) if mapped else -1] = None if state is None else str(state)
+    return {task_id: instances for task_id, instances in states.items() if task_id in task_ids}
 
 
 def run_state(dag_id: str, run_id: str) -> str:

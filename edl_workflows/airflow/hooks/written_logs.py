@@ -4,14 +4,19 @@ that starts again reads it from the lines already written.
 Airflow stores no state for triggers. It writes a trigger's log into files of the triggerer, one for each
 triggerer process. There, each training line is a log event with the pod and the position. If another
 triggerer can't read these files, neither can users, so it writes the lines again.
+
+With remote logging, users of a finished task see only what a triggerer has uploaded, and it uploads a file
+when the trigger ends. The file of a triggerer that was stopped before stays on its disk. So the next trigger
+there copies the training lines that the remote log lacks, and hides the file.
 """
 
 import glob
 import json
 import re
+import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -21,24 +26,50 @@ from edl_workflows.runtime.kube.log_stream import LogPosition
 
 LOGGER = "edl_workflows.pod_output"
 _log = structlog.get_logger(LOGGER)
+LOCATION = "loc"
+"""Key of a log event: the pod, and the position of the line in its log. Airflow's log page (from 3.1) shows
+values of this key only with its setting *Show source*."""
 _FOLDING = re.compile(r"::(?=(end)?group::)")
 """Airflow's log page folds the lines from ``::group::`` to ``::endgroup::``, wherever these markers are in a
 line."""
+_IMPORTED = time.time()
+"""Log files of this process are newer, since Airflow imports a trigger before it opens the trigger's log."""
+
+
+class WrittenLine(NamedTuple):
+    """A training line in a log file.
+
+    Attributes:
+        pod: name of its pod.
+        position: the line's position in the pod's log.
+        text: the line, as it was written.
+    """
+
+    pod: str
+    position: LogPosition
+    text: str
 
 
 def write_line(line: PodLine) -> None:
     """Write a training line to the task's log; in a triggerer the context names the task. Folding markers in
     the line are disabled, so that a training program can't fold other lines."""
-    position, text = line.position, _FOLDING.sub(": :", line.text)
-    _log.info(f"[{line.node}] {text}", pod=line.pod, written=position.time, count=position.count)
+    text = _FOLDING.sub(": :", line.text)
+    _write(WrittenLine(line.pod, line.position, f"[{line.node}] {text}"))
 
 
-def read_positions(ti: Any) -> dict[str, LogPosition]:
-    """By pod name, the position of the newest line in the log files of this attempt's triggers. Blocks.
+def _write(line: WrittenLine) -> None:
+    location = f"{line.pod} {line.position.time} {line.position.count}"
+    _log.info(line.text, **{LOCATION: location})
+
+
+def take_over_lines(ti: Any) -> dict[str, LogPosition]:
+    """By pod name, the position of the newest line in the log of this attempt's triggers. With remote
+    logging, lines that no earlier triggerer has uploaded are copied to the log of this one. Blocks.
 
     Args:
         ti: a triggerer's task instance.
     """
+    from airflow.sdk.log import load_remote_log_handler
     from airflow.utils.helpers import log_filename_template_renderer
     from jinja2 import TemplateError
 
@@ -46,29 +77,70 @@ def read_positions(ti: Any) -> dict[str, LogPosition]:
         path = log_filename_template_renderer()(ti=ti)
     except (AttributeError, TemplateError):
         return {}  # this installation's template uses values that a trigger does not have
-    folder = Path(conf.get("logging", "base_log_folder"))
+    files = _trigger_files(Path(conf.get("logging", "base_log_folder")) / path)
     positions: dict[str, LogPosition] = {}
-    for file in sorted(folder.glob(f"{glob.escape(path)}.trigger.*.log")):
-        with file.open("rb") as lines:
-            merge_positions(positions, lines)
+    remote = load_remote_log_handler()
+    if remote is None or remote.processors:  # with processors, each line is uploaded when it is written
+        for file in files:
+            _new_lines(positions, file)
+        return positions
+    for text in _uploaded_logs(remote, path, ti):
+        merge_positions(positions, text.encode().splitlines())
+    for file in files:
+        for line in _new_lines(positions, file):
+            _write(line)
+        if file.stat().st_mtime < _IMPORTED and not file.name.startswith("."):
+            file.rename(
+                file.with_name(f".{file.name}")
+            )  # else a log page of the running task has its lines twice
     return positions
 
 
-def merge_positions(positions: dict[str, LogPosition], lines: Iterable[bytes]) -> None:
-    """Add the positions in a log file's lines to the positions found before.
+def _trigger_files(log: Path) -> list[Path]:
+    """Files of this attempt's triggers on this machine, oldest first; hidden ones, too."""
+    pattern = f"{glob.escape(log.name)}.trigger.*.log"
+    files = [*log.parent.glob(pattern), *log.parent.glob(f".{pattern}")]
+    return sorted(files, key=lambda file: file.stat().st_mtime)
+
+
+def _uploaded_logs(remote: Any, path: str, ti: Any) -> list[str]:
+    """Texts of the attempt's logs in the remote store; none if it can't be read: lines twice are better than
+    lines lost."""
+    try:
+        _sources, logs = remote.read(path, ti)
+    except Exception as error:  # noqa: BLE001 - the drivers of the stores have no common class of errors
+        _log.warning(
+            "The remote log could not be read: %s. Training lines in it may be written again.", error
+        )
+        return []
+    return [text for text in logs or () if isinstance(text, str)]
+
+
+def _new_lines(positions: dict[str, LogPosition], file: Path) -> list[WrittenLine]:
+    with file.open("rb") as lines:
+        return merge_positions(positions, lines)
+
+
+def merge_positions(positions: dict[str, LogPosition], lines: Iterable[bytes]) -> list[WrittenLine]:
+    """Add the positions in a log file's lines to the positions found before, and return the lines after
+    these.
 
     Args:
         positions: newest position by pod name.
         lines: lines of JSON. Truncated lines, and lines that are not training logs, are skipped.
     """
+    new = []
     for raw in lines:
-        if b'"written"' not in raw:
+        if b'"loc"' not in raw:
             continue
         try:
             event = json.loads(raw)
-            pod, position = event["pod"], LogPosition(event["written"], int(event["count"]))
-        except (ValueError, KeyError, TypeError):
+            pod, written, count = event[LOCATION].split(" ")
+            line = WrittenLine(pod, LogPosition(written, int(count)), event["event"])
+        except (ValueError, KeyError, TypeError, AttributeError):
             continue
         before = positions.get(pod, LogPosition())
-        if (position.time, position.count) > (before.time, before.count):
-            positions[pod] = position
+        if (line.position.time, line.position.count) > (before.time, before.count):
+            positions[pod] = line.position
+            new.append(line)
+    return new

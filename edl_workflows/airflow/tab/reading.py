@@ -19,6 +19,7 @@ from edl_workflows.core.jobs.elastic_job.model import ElasticJob
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.scale_plan.model import KIND as SCALE_PLAN
 from edl_workflows.core.jobs.scale_plan.model import ScalePlan
+from edl_workflows.core.kubernetes import pod_state
 from edl_workflows.core.protocol.log_lines import render_own_line
 from edl_workflows.core.protocol.reported_text import escape_controls
 from edl_workflows.pipelines.waiting.training_logs import choose_pods
@@ -225,7 +226,7 @@ def read_last_lines(job: FoundJob) -> LogDocument:
         if not chosen:
             return LogDocument(note="No pod has started.")
         pod = chosen[0]
-        container = pod["spec"]["containers"][0]["name"]
+        container = pod_state.own_container(pod)
         options = LogOptions(container, tail_lines=MAX_LOG_LINES)
         text = logs.read_end(job.cluster, manifests.name_of(pod), job.namespace, options, MAX_LOG_BYTES)
     except EdlError as error:

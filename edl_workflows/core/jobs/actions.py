@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.kubernetes.lost_pods import UNREACHABLE_SECONDS
 from edl_workflows.core.kubernetes.objects import parse_quantity
 
 Manifest = Mapping[str, Any]
@@ -32,6 +33,9 @@ class InstallationSettings:
             ``limits.cpu``. None by default, since a throttled master delays all its nodes.
         master_template: a PodTemplateSpec that overrides the settings above and is overridden by each job's
             ``dlrover-master`` template: pull secrets, a security context, placement.
+        training_template: a partial PodTemplateSpec that is put below the training pods of all kinds.
+        ttl_seconds_after_finished: how long after its end a job is deleted that does not say so itself; None:
+            it stays.
         tf_cluster_domain: the domain that follows ``svc`` in the addresses of a TFJob's TF_CONFIG
             (``CUSTOM_CLUSTER_DOMAIN``).
         di_server_url: where the programs of DIJobs find the DI server (upstream's ``--di-server-url``).
@@ -42,6 +46,10 @@ class InstallationSettings:
         di_priority_classes: a DIJob's ``priority`` → the PriorityClass of its pods; none without an entry.
         network_policies: whether each job gets a NetworkPolicy that keeps others' pods from its own. The
             controller then uses the kinds that `Kind.isolated` returns.
+        force_delete_lost_pods: whether pods that count as gone (`core.kubernetes.lost_pods`) are deleted by
+            force, so that pods of the same names can take their places. Their programs may still run on a
+            machine that has only lost its contact.
+        unreachable_seconds: how long the node of a master may be unreachable until the master is replaced.
 
     Raises:
         InvalidError: the CPU limit is no quantity, or is less than the request.
@@ -54,12 +62,16 @@ class InstallationSettings:
     master_memory_limit: str = "2Gi"
     master_cpu_limit: str = ""
     master_template: Mapping[str, Any] = field(default_factory=dict)
+    training_template: Mapping[str, Any] = field(default_factory=dict)
+    ttl_seconds_after_finished: int | None = None
     tf_cluster_domain: str = ""
     di_server_url: str = "http://di-server.di-system.svc.cluster.local:8081"
     di_service_domain: str = "svc.cluster.local"
     di_job_resources: Mapping[str, str] = field(default_factory=lambda: {"cpu": "1", "memory": "2Gi"})
     di_priority_classes: Mapping[str, str] = field(default_factory=dict)
     network_policies: bool = False
+    force_delete_lost_pods: bool = False
+    unreachable_seconds: float = UNREACHABLE_SECONDS
 
     def __post_init__(self) -> None:
         if not self.master_cpu_limit:
@@ -80,14 +92,28 @@ class Refusal:
     """A ``create`` of the previous round that the API server refused for a reason other than AlreadyExists.
 
     Attributes:
-        invalid: the ``create`` can never succeed unchanged (422). After other refusals (403: a quota, an
-            admission policy; 404: a kind that is not installed) it may succeed later.
+        invalid: the ``create`` can never succeed unchanged (400, 422). After other refusals (403: a quota;
+            404: a kind that is not installed; any code: an admission policy) it may succeed later.
         message: the server's.
     """
 
     kind: str
     name: str
     invalid: bool
+    message: str
+
+
+@dataclass(frozen=True)
+class HeldPod:
+    """A pod that must not be made yet, since its place had too many in a row (`core.jobs.replacements`).
+
+    Attributes:
+        seconds: until it may be made.
+        message: why it waits.
+    """
+
+    name: str
+    seconds: float
     message: str
 
 
@@ -103,6 +129,7 @@ class Observed:
         refused: what the API server refused in the previous round.
         new_token: a fresh secret of at least 32 random characters, used if the job's Secret has to be made.
         settings: see `InstallationSettings`.
+        held: pods that must not be made yet.
     """
 
     now: datetime
@@ -110,6 +137,7 @@ class Observed:
     refused: Sequence[Refusal] = ()
     new_token: str = ""
     settings: InstallationSettings = InstallationSettings()
+    held: Sequence[HeldPod] = ()
 
     def of(self, kind: str) -> Sequence[Manifest]:
         """The observed objects of this ``kind``."""
@@ -176,6 +204,8 @@ class Actions:
             from the observed object, only fields that the controller owns; None if nothing differs.
         status_may_wait: how many seconds the loop may delay the status, so that one write covers later
             changes, too.
+        status_version: write the status only to the object in this version, on which the decision was based;
+            "": in any version.
         events: only if something changes: a decision that repeats the previous one has none.
         requeue_after: seconds after which to decide again even if no change is observed.
     """
@@ -185,6 +215,7 @@ class Actions:
     patch: tuple[Patch, ...] = ()
     status: Mapping[str, Any] | None = None
     status_may_wait: float = 0.0
+    status_version: str = ""
     events: tuple[Event, ...] = ()
     requeue_after: float | None = None
 

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from edl_workflows.core.kubernetes.pod_state import OWN_CONTAINER
+
 Object = dict[str, Any]
 
 _METADATA = (
@@ -15,6 +17,8 @@ _METADATA = (
     "labels", "ownerReferences",
 )  # fmt: skip
 _POD_STATUS = ("phase", "reason", "message", "conditions")
+_POD_SPEC = ("restartPolicy", "readinessGates", "schedulerName")
+_CONTAINER = ("name", "restartPolicy", "restartPolicyRules")
 _SHORT = 64
 """Most characters of a text that is interned; longer texts are rarely equal."""
 
@@ -31,17 +35,31 @@ def keep_head(obj: Mapping[str, Any]) -> Object:
 
 
 def keep_pod(obj: Mapping[str, Any]) -> Object:
-    """A pod's identity, the names of its containers, and their states."""
-    status = obj.get("status") or {}
-    containers = [{"name": c.get("name")} for c in (obj.get("spec") or {}).get("containers") or ()]
-    kept = {key: status[key] for key in _POD_STATUS if key in status}
-    if status.get("containerStatuses"):
-        kept["containerStatuses"] = [
-            {"name": c.get("name"), "state": c.get("state") or {}, "restartCount": c.get("restartCount") or 0}
-            for c in status["containerStatuses"]
-        ]
-    kept_fields = {**head_of(obj), "spec": {"containers": containers}, "status": kept}
+    """A pod's identity, its containers' names and restart policies, which of them is the job's own, and the
+    states of all."""
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    kept_spec: Object = {"containers": [_select(c, _CONTAINER) for c in spec.get("containers") or ()]}
+    kept_spec |= _select(spec, _POD_SPEC)
+    if spec.get("initContainers"):
+        kept_spec["initContainers"] = [_select(c, _CONTAINER) for c in spec["initContainers"]]
+    kept = _select(status, _POD_STATUS)
+    for field in ("initContainerStatuses", "containerStatuses"):
+        if status.get(field):
+            kept[field] = [_keep_container_status(container) for container in status[field]]
+    head = head_of(obj)
+    if own := (obj["metadata"].get("annotations") or {}).get(OWN_CONTAINER):
+        head["metadata"]["annotations"] = {OWN_CONTAINER: own}
+    kept_fields = {**head, "spec": kept_spec, "status": kept}
     return _shared(kept_fields)  # type: ignore[no-any-return]
+
+
+def _select(fields: Mapping[str, Any], names: Iterable[str]) -> Object:
+    return {name: fields[name] for name in names if name in fields}
+
+
+def _keep_container_status(status: Mapping[str, Any]) -> Object:
+    restarts = status.get("restartCount") or 0
+    return {"name": status.get("name"), "state": status.get("state") or {}, "restartCount": restarts}
 
 
 def head_of(obj: Mapping[str, Any], fields: Iterable[str] = _METADATA) -> Object:

@@ -14,7 +14,7 @@ from typing import Any
 
 from edl_workflows.core.jobs import manifests, obstacles
 from edl_workflows.core.jobs.actions import Actions, Manifest, Observed, merge_patch
-from edl_workflows.core.kubernetes import api, names
+from edl_workflows.core.kubernetes import api, names, pod_state
 from edl_workflows.core.kubernetes.objects import Resource
 
 
@@ -94,4 +94,4 @@ def _uses_nodes_network(spec: Any) -> bool:
 
 def _has_pods(job: Resource, observed: Observed) -> bool:
     own = (pod for pod in observed.of("Pod") if manifests.owned_by(pod, job))
-    return any(not manifests.has_ended(pod) for pod in own)
+    return any(not pod_state.has_stopped(pod) for pod in own)

@@ -12,11 +12,12 @@ from datetime import datetime
 from typing import Any
 
 from edl_workflows.core.exceptions import ManifestError
-from edl_workflows.core.jobs import cache_fields, isolation
+from edl_workflows.core.jobs import cache_fields, isolation, left_alone, manifests, replacements
 from edl_workflows.core.jobs.actions import (
     Actions,
     Deletion,
     Event,
+    InstallationSettings,
     Manifest,
     Observed,
     RoleChange,
@@ -26,9 +27,10 @@ from edl_workflows.core.jobs.actions import (
 )
 from edl_workflows.core.jobs.autoscaling import ElasticRole
 from edl_workflows.core.jobs.conversion import ConvertedJob
+from edl_workflows.core.jobs.refused_pods import fail_refused
 from edl_workflows.core.jobs.status import Job, JobStatus, KindPhase, phases_of
 from edl_workflows.core.jobs.view import JobView
-from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes import names, pod_state
 from edl_workflows.core.kubernetes.api import NETWORK_POLICIES, PODS, ApiResource
 from edl_workflows.core.kubernetes.objects import Condition, Resource, set_condition
 from edl_workflows.core.schemas.definition import CrdOptions
@@ -91,6 +93,7 @@ class Kind:
             ScalePlans.
         elastic: returns the role that the controller's autoscaler may resize in a job, or None if it must
             leave the job alone. None for a kind that it never resizes.
+        made_here: whether this package made a pod of a job, and not another operator of the kind.
         conversions: what ``edl convert`` can turn a job into: a kind or an ``apiVersion``, and how.
     """
 
@@ -107,6 +110,7 @@ class Kind:
     failed: str = "Failed"
     scale: Callable[[Any, Mapping[str, RoleChange]], SpecEdit] | None = None
     elastic: Callable[[Any], ElasticRole | None] | None = None
+    made_here: Callable[[Manifest, Observed], bool] = lambda _pod, _observed: True
     conversions: tuple[tuple[str, Callable[[Any], ConvertedJob]], ...] = ()
 
     @property
@@ -141,6 +145,12 @@ class Kind:
         """What people call a job's pod: its role and index, as ``worker-0``."""
         labels = pod["metadata"].get("labels") or {}
         return f"{labels.get(self.labels[1], '')}-{labels.get(self.labels[2], '')}"
+
+    def _place_of(self, pod: Manifest) -> str:
+        """What a job's pod has in common with those that replace it: its role and index; a master, of which
+        there is one, has a new index each time."""
+        is_master = manifests.get_label(pod, self.labels[1]) == names.MASTER_TYPE
+        return names.MASTER_TYPE if is_master else self.node_of(pod)
 
     def suspended(self, manifest: Manifest) -> bool:
         """Whether a job's spec suspends the job."""
@@ -200,20 +210,31 @@ class Kind:
         (the API server's schema is older or missing) gets reason InvalidSpec: a new object becomes Failed; an
         object that has a phase keeps it until its spec is corrected; an object that has ended, perhaps under
         an operator that accepted the spec, keeps its status. A job is deleted once its time to live after its
-        end is over.
+        end is over. A job that another operator runs is left alone.
         """
         if manifest["metadata"].get("deletionTimestamp"):
             return Actions()
+        if self.view is not None:
+            decision = left_alone.leave_alone(manifest, self._foreign_pods(manifest, observed), observed.now)
+            if decision is not None:
+                return decision
         try:
             resource = self.model.parse(manifest)
         except ManifestError as error:
             return self._rejected(manifest, error, observed.now)
         actions = self.reconcile(resource, observed)
-        actions = replace(actions, create=tuple(map(self._keep_from_other_jobs, actions.create)))
+        if isinstance(resource, Job):
+            actions = self._bound_creates(resource, manifest, observed, actions)
+        actions = replace(
+            actions,
+            create=tuple(self._complete(child, observed.settings) for child in actions.create),
+            events=(*actions.events, *_outlived_pod_events(actions, observed)),
+        )
         if observed.settings.network_policies and self.view is not None:
             labels = dict(part.split("=", 1) for part in self.pods_of(resource.metadata.name).split(","))
             actions = isolation.isolate_pods(resource, labels, manifest, observed, actions)
-        left = resource.seconds_to_live(observed.now) if isinstance(resource, Job) else None
+        default = observed.settings.ttl_seconds_after_finished
+        left = resource.seconds_to_live(observed.now, default) if isinstance(resource, Job) else None
         if left is None:
             return actions
         if left <= 0:
@@ -228,12 +249,37 @@ class Kind:
             return Actions(delete=(gone,))
         return replace(actions, requeue_after=min(left, actions.requeue_after or left))
 
+    def _bound_creates(self, job: Job, manifest: Manifest, observed: Observed, actions: Actions) -> Actions:
+        """The decision about a job without pods that come too soon; its end if the API server will never
+        accept one of its pods."""
+        if end := fail_refused(manifest, self.failed, self.labels[1], observed, actions):
+            return end
+        pace = replacements.ReplacementPace(manifest, self._place_of, observed)
+        held = pace.find_held(actions)
+        if held:
+            actions = self.reconcile(job, replace(observed, held=held))
+        return pace.count_created(actions, held)
+
+    def _foreign_pods(self, job: Manifest, observed: Observed) -> list[Manifest]:
+        """A job's pods, if another operator made all of them."""
+        uid = job["metadata"].get("uid")
+        pods = [pod for pod in observed.of(PODS.kind) if manifests.owner_of(pod).get("uid") == uid]
+        return [] if any(self.made_here(pod, observed) for pod in pods) else pods
+
+    def _complete(self, made: Manifest, settings: InstallationSettings) -> Manifest:
+        """Put the installation's template below a training pod, and keep the pod from jobs of other kinds."""
+        if made["kind"] != PODS.kind:
+            return made
+        if manifests.get_label(made, names.REPLICA_TYPE_LABEL) != names.MASTER_TYPE:
+            made = manifests.put_below_pod(settings.training_template, made)
+        return self._keep_from_other_jobs(made)
+
     def _keep_from_other_jobs(self, made: Manifest) -> Manifest:
         """Remove from a pod the labels of other kinds' jobs, which a user's template may have: those jobs'
         Services would send traffic to the pod.
         """
         labels = made["metadata"].get("labels") or {}
-        if made["kind"] != PODS.kind or self.foreign_labels.isdisjoint(labels):
+        if self.foreign_labels.isdisjoint(labels):
             return made
         own = {key: value for key, value in labels.items() if key not in self.foreign_labels}
         return {**made, "metadata": {**made["metadata"], "labels": own}}
@@ -268,6 +314,14 @@ class Kind:
         return {"phase": str(job_status.phase), "reason": job_status.reason, "message": job_status.message}
 
 
+def _outlived_pod_events(actions: Actions, observed: Observed) -> list[Event]:
+    """An Event for each pod that is deleted because a container outlives the job's own."""
+    deleted = {deletion.name for deletion in actions.delete if deletion.kind == PODS.kind}
+    pods = [pod for pod in observed.of(PODS.kind) if manifests.name_of(pod) in deleted] if deleted else []
+    reasons = [pod_state.describe_outliving(pod) for pod in pods]
+    return [Event("Normal", "OwnContainerEnded", reason) for reason in reasons if reason]
+
+
 def _describe_problems(error: ManifestError) -> str:
     return "; ".join(str(problem) for problem in error.problems)[:4096]
 
@@ -286,6 +340,11 @@ def job_by_label(key: str) -> Callable[[Manifest], str]:
         return labels.get(key, "")
 
     return job_of
+
+
+def made_with_label(key: str) -> Callable[[Manifest, Observed], bool]:
+    """`Kind.made_here` for a kind whose pods have a label that no other operator writes."""
+    return lambda pod, _observed: bool(manifests.get_label(pod, key))
 
 
 def job_source(api: ApiResource, *verbs: str) -> Source:

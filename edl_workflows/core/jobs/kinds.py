@@ -22,6 +22,12 @@ def _with_foreign_labels(*kinds: Kind) -> tuple[Kind, ...]:
 KINDS = _with_foreign_labels(ELASTIC_JOB, SCALE_PLAN, TF_JOB, PYTORCH_JOB, TRAINING_JOB, DI_JOB)
 
 
+DEFAULT_KINDS = (ELASTIC_JOB.name, SCALE_PLAN.name)
+"""The kinds of this package. The others have operators of their own, which a cluster may run already, so they
+are served on request only."""
+ALL_KINDS = "all"
+
+
 def watched_sources(kinds: Iterable[Kind] = KINDS) -> tuple[Source, ...]:
     """Every resource type that a controller of these kinds watches, each once."""
     return tuple(dict.fromkeys(s for kind in kinds for s in (kind.source, *kind.observes)))
@@ -33,12 +39,15 @@ def used_sources(kinds: Collection[Kind] = KINDS) -> tuple[Source, ...]:
 
 
 def choose_kinds(names: Collection[str]) -> tuple[Kind, ...]:
-    """The named kinds, in the registry's order; all kinds if no names are given.
+    """The named kinds, in the registry's order; `DEFAULT_KINDS` if no names are given, and all kinds for the
+    name `ALL_KINDS`.
 
     Raises:
         InvalidError: this package has no such kind, or a kind is named without another kind that it needs.
     """
-    named = {kind_of(name) for name in names} or set(KINDS)
+    if list(names) == [ALL_KINDS]:
+        return KINDS
+    named = {kind_of(name) for name in names or DEFAULT_KINDS}
     for kind in KINDS:
         for other in KINDS:
             if kind in named and other not in named and other.source in kind.observes:

@@ -1,30 +1,23 @@
 """Functions that read and make manifests, for the ``pods`` and ``reconcile`` modules of every kind. Pure."""
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from edl_workflows.core.jobs.actions import Deletion, Manifest
-from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes import names, pod_state
 from edl_workflows.core.kubernetes.objects import Resource
-from edl_workflows.core.protocol.reported_text import inert_text
+from edl_workflows.core.protocol.reported_text import find_cause, inert_text
 
+_DEFAULT_SCHEDULER = "default-scheduler"
 _MAX_LAST_WORDS = 1024
 """Most characters of `last_words`, which a job's message quotes."""
-_DISRUPTIONS = frozenset(
-    {
-        "Evicted",
-        "NodeLost",
-        "NodeShutdown",
-        "Shutdown",
-        "Terminated",
-        "Preempting",
-        "UnexpectedAdmissionError",
-    }
-)
-"""``status.reason`` of pods whose end had an external cause."""
-_MISPLACED = ("OutOf", "NodeAffinity", "TopologyAffinityError")
+_MISPLACED = (
+    "OutOf", "NodeAffinity", "NodeName", "NodePorts", "NodeUnschedulable", "TaintToleration",
+    "TopologyAffinityError",
+)  # fmt: skip
 """Prefixes of the kubelet's reason if it rejects a pod because the node is full, or is not as the scheduler
 knew it.
 """
@@ -74,6 +67,9 @@ def pod_from_template(
     made = owned_manifest("v1", "Pod", name, owner, (metadata.get("labels") or {}) | dict(labels))
     if annotations := metadata.get("annotations"):
         made["metadata"]["annotations"] = annotations
+    for container in template["spec"].get("initContainers") or ():
+        # The job's message quotes the last line of an init container that failed.
+        container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     return made | {"spec": template["spec"]}
 
 
@@ -127,6 +123,33 @@ def overlay_template(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict
         env = merge_env(inherited.get("env") or (), first.get("env") or ())
         spec["containers"] = [{**inherited, **first} | ({"env": env} if env else {}), *remaining_containers]
     return {"metadata": metadata, "spec": spec}
+
+
+def put_below_pod(template: Mapping[str, Any], pod: Mapping[str, Any]) -> dict[str, Any]:
+    """A pod with an installation's template below it, as `overlay_template`, and with the volumes and mounts
+    of both."""
+    if not template:
+        return dict(pod)
+    metadata = pod["metadata"]
+    above = {
+        "metadata": {key: metadata[key] for key in ("labels", "annotations") if key in metadata},
+        "spec": pod["spec"],
+    }
+    merged = overlay_template(template, above)
+    spec, lower = merged["spec"], template.get("spec") or {}
+    _add_missing(spec, lower, "volumes", "name")
+    if boxes := lower.get("containers"):
+        spec["containers"][0] = dict(spec["containers"][0])
+        _add_missing(spec["containers"][0], boxes[0], "volumeMounts", "mountPath")
+    return {**pod, "metadata": {**metadata, **merged["metadata"]}, "spec": spec}
+
+
+def _add_missing(target: dict[str, Any], source: Mapping[str, Any], field: str, key: str) -> None:
+    """Add the entries of a list that the target's list does not have by their key."""
+    own = list(target.get(field) or ())
+    present = {entry[key] for entry in own}
+    if entries := [*own, *(entry for entry in source.get(field) or () if entry[key] not in present)]:
+        target[field] = entries
 
 
 def name_of(manifest: Manifest) -> str:
@@ -188,56 +211,43 @@ def delete_object(manifest: Manifest) -> Deletion:
     )
 
 
-def pod_phase(pod: Manifest) -> str:
-    """``status.phase``; Pending for a pod without a status."""
-    return str((pod.get("status") or {}).get("phase") or "Pending")
+def delete_by_force(pod: Manifest) -> Deletion:
+    """Delete exactly this pod without waiting for its kubelet."""
+    return replace(delete_object(pod), grace_seconds=0)
 
 
-def has_ended(pod: Manifest) -> bool:
-    """Whether all its containers ended for good."""
-    return pod_phase(pod) in ("Succeeded", "Failed")
-
-
-def is_ready(pod: Manifest) -> bool:
-    """Whether it runs and its Ready condition holds."""
-    return pod_phase(pod) == "Running" and any(
-        c.get("type") == "Ready" and c.get("status") == "True" for c in _conditions(pod)
-    )
-
-
-def container_statuses(pod: Manifest) -> Sequence[Mapping[str, Any]]:
-    """``status.containerStatuses``."""
-    statuses: Sequence[Mapping[str, Any]] = (pod.get("status") or {}).get("containerStatuses") or ()
-    return statuses
-
-
-def terminated_state(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``state.terminated`` of a container's status; empty if the container has not ended."""
-    state: Mapping[str, Any] = (status.get("state") or {}).get("terminated") or {}
-    return state
-
-
-def exit_of_first_container(pod: Manifest) -> Mapping[str, Any]:
-    """``state.terminated`` of the pod's first container; empty if it did not end or never ran."""
-    containers = pod["spec"].get("containers") or [{}]
-    for status in container_statuses(pod):
-        if status.get("name") == containers[0].get("name"):
-            return terminated_state(status)
+def failed_init_container(pod: Manifest) -> dict[str, Any]:
+    """``state.terminated`` of the init container whose failure ended a pod, with its ``name``; empty if none
+    did: then the pod's containers have started, or it was ended otherwise.
+    """
+    begun = [status.get("state") or {} for status in pod_state.container_statuses(pod)]
+    if pod_state.pod_phase(pod) != "Failed" or any("terminated" in s or "running" in s for s in begun):
+        return {}
+    for status in pod_state.init_statuses(pod):
+        ended = pod_state.terminated_state(status)
+        if ended.get("exitCode"):
+            return {**ended, "name": status.get("name")}
     return {}
 
 
-def marked_disrupted(pod: Manifest) -> bool:
-    """Whether a failed pod's status shows an external cause: it was evicted or preempted, or its machine was
-    lost.
-    """
-    if (pod.get("status") or {}).get("reason") in _DISRUPTIONS:
-        return True
-    return any(c.get("type") == "DisruptionTarget" and c.get("status") == "True" for c in _conditions(pod))
+def init_container_at_work(pod: Manifest) -> str:
+    """The init container that runs or has failed, while the job's own container has yet to start; "" if there
+    is none."""
+    own = pod_state.own_status(pod)
+    if not {"running", "terminated"}.isdisjoint(own.get("state") or {}) or own.get("restartCount"):
+        return ""
+    for status in pod_state.init_statuses(pod):
+        begun = "running" in (status.get("state") or {}) or status.get("lastState")
+        if begun or pod_state.terminated_state(status).get("exitCode"):
+            return str(status.get("name"))
+    return ""
 
 
 def was_disrupted(pod: Manifest) -> bool:
     """As `marked_disrupted`, or it ended without any exit code."""
-    return marked_disrupted(pod) or "exitCode" not in exit_of_first_container(pod)
+    return pod_state.marked_disrupted(pod) or not (
+        "exitCode" in pod_state.own_end(pod) or failed_init_container(pod)
+    )
 
 
 def refused_by_node(pod: Manifest) -> bool:
@@ -248,34 +258,45 @@ def refused_by_node(pod: Manifest) -> bool:
     if str(status.get("reason") or "").startswith(_MISPLACED):
         return False
     started = status.get("containerStatuses") or status.get("initContainerStatuses")
-    return bool(status.get("message")) and not started and not marked_disrupted(pod)
+    return bool(status.get("message")) and not started and not pod_state.marked_disrupted(pod)
 
 
 def last_words(pod: Manifest) -> str:
-    """Why a pod ended, to be appended to a sentence: the last line of its first container's termination
-    message, or of the pod's own message if there is none; "" if both are missing."""
-    message = exit_of_first_container(pod).get("message") or (pod.get("status") or {}).get("message") or ""
-    lines = str(message).strip().splitlines()
-    return f": {inert_text(lines[-1][:_MAX_LAST_WORDS])[:_MAX_LAST_WORDS]}" if lines else ""
+    """Why a pod ended, to be appended to a sentence: which init container failed, or the cause in its
+    own container's termination message, or the last line of the pod's own message if there is none; "" if
+    all are missing."""
+    if init := failed_init_container(pod):
+        how = f"init container {init['name']} ended with exit code {init['exitCode']}"
+        return f": {how}{_cause(init.get('message'), init['exitCode'])}"
+    end, status = pod_state.own_end(pod), pod.get("status") or {}
+    return _cause(end.get("message"), end.get("exitCode")) or _cause(status.get("message"), None)
+
+
+def _cause(message: object, code: int | None) -> str:
+    cause = find_cause(str(message or ""), code)
+    return f": {inert_text(cause[:_MAX_LAST_WORDS])[:_MAX_LAST_WORDS]}" if cause else ""
 
 
 def why_pending(pod: Manifest) -> str:
-    """What keeps a pending pod from running, according to the scheduler or the node; "" if neither gives a
-    reason."""
-    for condition in _conditions(pod):
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return f"{condition.get('reason', 'Unschedulable')}: {condition.get('message', '')}"
-    for status in container_statuses(pod):
+    """What keeps a pod from running, according to the scheduler or the node; "" if neither gives a reason.
+
+    A pod with a container in CrashLoopBackOff may be Running.
+    """
+    scheduled = pod_state.condition_of(pod, "PodScheduled")
+    if scheduled.get("status") == "False":
+        return f"{scheduled.get('reason', 'Unschedulable')}: {scheduled.get('message', '')}"
+    inits = (pod.get("status") or {}).get("initContainerStatuses") or ()  # a sidecar keeps a pod waiting, too
+    named = [(f"init container {s.get('name')}: ", s) for s in inits]
+    for where, status in (*named, *(("", status) for status in pod_state.container_statuses(pod))):
         waiting = (status.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            return f"{waiting['reason']}: {waiting.get('message', '')}"
+            return f"{where}{waiting['reason']}: {waiting.get('message', '')}"
+    scheduler = str((pod.get("spec") or {}).get("schedulerName") or _DEFAULT_SCHEDULER)
+    if not scheduled and pod_state.pod_phase(pod) == "Pending" and scheduler != _DEFAULT_SCHEDULER:
+        return f"no scheduler has looked at it yet; does {scheduler} run (schedulerName)?"
     return ""
 
 
 def parse_time(text: str | None) -> datetime | None:
     """A time as the API writes it."""
     return datetime.fromisoformat(text) if text else None
-
-
-def _conditions(pod: Manifest) -> Iterable[Mapping[str, Any]]:
-    return (pod.get("status") or {}).get("conditions") or ()

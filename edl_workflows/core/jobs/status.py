@@ -12,6 +12,8 @@ from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, Validati
 from pydantic.alias_generators import to_snake
 
 from edl_workflows.core.jobs.actions import Event
+from edl_workflows.core.jobs.left_alone import LEFT_ALONE
+from edl_workflows.core.jobs.replacements import Replacements
 from edl_workflows.core.kubernetes.objects import Condition, Resource, Status, set_condition
 from edl_workflows.core.protocol.reported_text import inert_text
 
@@ -66,6 +68,8 @@ class JobStatus(Status):
     Attributes:
         reason, message: why the phase is what it is.
         replica_statuses: counters by role.
+        replacements: by role and index, how often their pods were made anew lately, see
+            `core.jobs.replacements`.
     """
 
     phase: KindPhase | None = None
@@ -76,6 +80,7 @@ class JobStatus(Status):
     replica_statuses: Mapping[str, ReplicaCounts] = Field(default_factory=dict)
     start_time: datetime | None = None
     completion_time: datetime | None = None
+    replacements: Mapping[str, Replacements] | None = None
 
     @model_validator(mode="wrap")
     @classmethod
@@ -92,15 +97,30 @@ class JobStatus(Status):
     def _finished_by_condition(self) -> Self:
         if self.phase is not None and self.phase.final:
             return self
+        if self.phase is None:
+            self._derive_from_other_operator()
         ends = {phase.condition: phase for phase in phases_of(type(self)) if phase.final}
         newest = next((c for c in reversed(self.conditions) if c.type in ends and c.status == "True"), None)
         if newest is not None:
             end_fields = {"phase": ends[newest.type], "reason": newest.reason, "message": newest.message}
-            self.__dict__ |= end_fields
-            # The stored object does not have these fields yet. `stored` leaves them out, so that the
-            # controller writes them.
-            self.__pydantic_fields_set__.difference_update(end_fields)
+            self._derive(end_fields)
         return self
+
+    def _derive_from_other_operator(self) -> None:
+        """Take the phase of a job that is left alone from its conditions, since Kubeflow's operator writes no
+        phase, and the reason from the one that says that it is left alone."""
+        holding = {c.type: c for c in self.conditions if c.status == "True"}  # the newest is the last
+        if (left_alone := holding.get(LEFT_ALONE)) is None:
+            return
+        phases = {phase.condition: phase for phase in phases_of(type(self))}
+        phase = next((phases[name] for name in reversed(holding) if name in phases), None)
+        self._derive({"phase": phase, "reason": left_alone.reason, "message": left_alone.message})
+
+    def _derive(self, fields: Mapping[str, Any]) -> None:
+        """Set fields that the stored object does not have. `stored` leaves them out, so that the controller
+        writes them."""
+        self.__dict__ |= fields
+        self.__pydantic_fields_set__.difference_update(fields)
 
 
 def phases_of(status: Any) -> tuple[KindPhase, ...]:
@@ -124,9 +144,21 @@ class Job(Resource):
         """Seconds for which the job stays after its end; None if it is never deleted."""
         return None
 
-    def seconds_to_live(self, now: datetime) -> float | None:
-        """Seconds until the job is to be deleted; None if it has not ended, or is never deleted."""
+    @property
+    def managed_elsewhere(self) -> bool:
+        """Whether another cluster's controller reconciles the job."""
+        return False
+
+    def seconds_to_live(self, now: datetime, default: int | None = None) -> float | None:
+        """Seconds until the job is to be deleted; None if it has not ended, or is never deleted.
+
+        Args:
+            now: the time.
+            default: seconds for which a job stays that does not say so itself.
+        """
         end, ttl = self.status.completion_time, self.time_to_live
+        if ttl is None and not self.managed_elsewhere:
+            ttl = default
         return None if end is None or ttl is None or not self.finished else ttl - (now - end).total_seconds()
 
 

@@ -5,4 +5,6 @@
 - `names`: labels, annotations, environment names and ports, each once
 - `pod_types`: the types of all fields of a pod template
 - `demand`, `node_selector`: what a pod requests of a node, and which nodes it accepts
+- `pod_state`: how a pod is, by the container that runs the job's program
+- `lost_pods`: which pods count as gone although nobody confirms their end
 """

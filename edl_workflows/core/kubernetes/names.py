@@ -37,6 +37,8 @@ WORKER_TYPE = "worker"
 CHIEF_TYPE = "chief"
 EVALUATOR_TYPE = "evaluator"
 
+PART_OF = {"app.kubernetes.io/part-of": "edl-workflows"}
+"""Label of every object of an installation, by which `kubectl get … -l` finds them."""
 CONTROLLER = "edl-controller"
 """An installation's controller: its account, its Deployment, and the Lease for its leader election.
 """
@@ -68,6 +70,11 @@ annotation."""
 SUSPENDED_ANNOTATION = f"{GROUP}/owner-suspended"
 """On an object of a stage: the attempt that suspended it instead of deleting it. The attempt that adopts the
 object resumes it."""
+TAKE_OVER_ANNOTATION = f"{GROUP}/take-over"
+"""On a job that another operator ran: with the value ``true`` the controller runs it, and replaces its
+pods."""
+STATE_OWNER_ANNOTATION = f"{GROUP}/state-owner"
+"""On a job's state ConfigMap: the master that writes it."""
 MASTER_PORT = 50001
 NODE_PORTS: dict[str, tuple[int, int]] = {
     PS_TYPE: (2222, 2223),

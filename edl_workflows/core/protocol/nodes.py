@@ -52,12 +52,15 @@ class Heartbeat(Message):
         known: revision of the newest directive that the sender has. If there is no newer one, the answer is a
             directive with revision 0 and no content, since in a large group directives are long and
             heartbeats are many.
+        own_copy: whether the node's program, which does not use the library, trains a model that nothing
+            combines with those of other workers; None if the agent does not know.
     """
 
     node: NodeRef
     incarnation: Identifier = Field(max_length=64)
     usage: Usage | None = None
     known: int = -1
+    own_copy: bool | None = None
 
 
 class ServerChanges(StrEnum):
@@ -118,6 +121,8 @@ class ProcessReport(Message):
         saving: with TRAINING: seconds for which the process has just stopped to save a checkpoint.
         own_copy: with TRAINING: the process trains from the job's data and saves a model, and nothing
             combines that with the models of other workers.
+        saves: with TRAINING: the program has set how it saves, so the process answers requests for
+            checkpoints.
     """
 
     node: NodeRef
@@ -128,6 +133,7 @@ class ProcessReport(Message):
     replica_size: int = Field(default=1, ge=1, le=100_000)
     saving: float = Field(default=0.0, ge=0, le=1e6)
     own_copy: bool = False
+    saves: bool = False
 
 
 class PresenceReport(Message):
@@ -194,14 +200,41 @@ class ExitReport(Message):
     Attributes:
         version: the version for which the process was started.
         code: exit code, 128+n for a signal.
+        asked: whether the agent was told to end, and so ended the process; None: the agent is of a version
+            that does not say.
         last_lines: the end of its output, for the job's status.
+        own_copy: see `Heartbeat`.
     """
 
     node: NodeRef
     incarnation: Identifier = Field(max_length=64)
     version: int = Field(ge=0)
     code: int
+    asked: bool | None = None
     last_lines: OutputText = ""
+    own_copy: bool | None = None
+
+
+class LeaveReport(Message):
+    """`POST /v1/nodes/leave`: the node's pod is told to end, as by a deletion, a suspension or a drain. The
+    agent repeats it until it may end.
+    """
+
+    node: NodeRef
+    incarnation: Identifier = Field(max_length=64)
+
+
+class LeaveVerdict(Message):
+    """Whether a node that is told to end waits.
+
+    Attributes:
+        wait: whether the job still needs the node for a last checkpoint; then ask again.
+        seconds: how long that takes at most, by the measured duration of saves. If the process itself saves
+            when it is told to end, it has this time, too.
+    """
+
+    wait: bool
+    seconds: float = Field(default=0.0, ge=0, le=1e6)
 
 
 class CheckMember(Message):

@@ -18,6 +18,11 @@ _JOINERS = "\u200c\u200d"
 """Characters that belong to words and emoji although Unicode counts them as format characters."""
 _NOT_PLAIN = re.compile(r"[^\x20-\x7e]")
 _BRACES = re.compile(r"\{(?=\{)")
+_TRACEBACK = "Traceback (most recent call last):"
+_ERROR_LINE = re.compile(r"^(?:\[rank\d+\]: ?)?([\w.]+(?:: .*)?)$", re.MULTILINE)
+"""The end of a traceback, whose other lines are indented; PyTorch adds the rank."""
+_KILLED = (137, 143)
+"""Exit codes after SIGKILL and SIGTERM."""
 
 
 def escape_controls(text: str, keep: str = _KEPT) -> str:
@@ -57,3 +62,19 @@ def _escaped(character: str, keep: str) -> str:
         if number < 0x10000
         else f"\\U{number:08x}"
     )
+
+
+def find_cause(output: str, code: int | None) -> str:
+    """The line of a program's output that says why it ended; "" if none does. What a program wrote before it
+    was killed is not the cause.
+
+    Args:
+        output: the end of its output.
+        code: its exit code, 128+n for signal n; None if it is not known.
+    """
+    if code in _KILLED:
+        return ""
+    *_, traceback = output.rpartition(_TRACEBACK)
+    error = _ERROR_LINE.search(traceback) if code == 1 and _TRACEBACK in output else None
+    lines = output.strip().splitlines()
+    return error[1] if error else lines[-1] if lines else ""

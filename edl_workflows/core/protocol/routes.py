@@ -23,6 +23,8 @@ from edl_workflows.core.protocol.nodes import (
     ExitReport,
     ExitVerdict,
     Heartbeat,
+    LeaveReport,
+    LeaveVerdict,
     NodeType,
     PresenceReport,
     ProcessReport,
@@ -150,6 +152,13 @@ EXIT = Route(
     durable=True,
     summary="whether the agent ends or waits for the next cluster version",
     answered="once decided and stored",
+)
+LEAVE = Route(
+    "POST",
+    "/v1/nodes/leave",
+    LeaveReport,
+    LeaveVerdict,
+    summary="every second from a node whose pod is told to end, until it may",
 )
 STEP = Route(
     "POST",

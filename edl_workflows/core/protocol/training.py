@@ -35,6 +35,8 @@ class StepReport(Message):
         loss: loss of the step; also None if it is not a finite number.
         records: number of records done in all epochs of a collective job; its members divide the data among
             themselves.
+        records_total: number of records of all epochs of a collective job; 0 if there is no end, or it is
+            unknown.
         known: see `edl_workflows.core.protocol.nodes.Heartbeat`.
         metrics: values that the program chose to report, by name.
     """
@@ -43,6 +45,7 @@ class StepReport(Message):
     version: int = Field(ge=1)
     step: GlobalStep
     records: int = Field(default=0, ge=0, lt=2**63)
+    records_total: int = Field(default=0, ge=0, lt=2**63)
     time: UnixSeconds
     first_step_time: UnixSeconds
     known: int = -1

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
+from edl_workflows.core.kubernetes import names
 from edl_workflows.core.kubernetes.objects import Metadata, Model, Resource
 
 Schema = dict[str, Any]
@@ -73,7 +74,7 @@ def make_crd(
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{group}"},
+        "metadata": {"name": f"{plural}.{group}", "labels": dict(names.PART_OF)},
         "spec": {
             "group": group,
             "scope": "Namespaced",

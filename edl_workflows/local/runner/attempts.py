@@ -105,6 +105,7 @@ class Attempt:
         spec = {
             "argv": list(launch.argv),
             "env": {**launch.env, processes.MARK: self._mark},
+            "mark": processes.mark_number(self._mark),
             "cwd": launch.cwd,
             "mounts": mounts,
             "noNewPrivileges": launch.no_new_privileges,

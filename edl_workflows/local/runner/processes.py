@@ -1,8 +1,12 @@
-"""Finds processes of containers, by ancestry and by the mark in their environment, and measures their
-memory.
+"""Finds processes of containers, by ancestry and by their mark, and measures their memory.
+
+The mark is a variable in the environment, and a number as a resource limit: a program may overwrite its
+environment, as `setproctitle` does, but nothing sets the limit for processes of real-time scheduling, whose
+number is too large to matter. Both are inherited.
 """
 
 import contextlib
+import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -16,6 +20,10 @@ from edl_workflows.local.runner import shim
 MARK = "EDL_CONTAINER_ID"
 """Environment variable of every process of a container: ``<pod uid>/<container>/<attempt>``."""
 _KILL_SECONDS = 5.0
+_MARK_BITS = 31
+"""Bits of a mark's number for the pod, and for the attempt."""
+_LIMIT = "Max realtime timeout"
+"""The line of `shim.mark_process`'s limit in ``/proc/<pid>/limits``."""
 
 
 def is_alive(pid: int, start: int) -> bool:
@@ -31,10 +39,34 @@ def is_alive(pid: int, start: int) -> bool:
 def marked_processes(prefix: str) -> Iterator[psutil.Process]:
     """The running processes whose mark begins with `prefix` (a pod's uid, or a whole mark)."""
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(psutil.Error, OSError):
             value = process.environ().get(MARK, "")
-            if value == prefix or value.startswith(f"{prefix}/"):
+            if (
+                value == prefix
+                or value.startswith(f"{prefix}/")
+                or (not value and _is_limited(process, prefix))
+            ):
                 yield process
+
+
+def mark_number(mark: str) -> int:
+    """The number that stands for a mark; its upper half stands for the part before the first slash."""
+    parts = mark.partition("/")
+    pod, attempt = (hashlib.sha256(part.encode()).digest() for part in (parts[0], parts[2]))
+    number = 1
+    for digest in (pod, attempt):
+        number = (number << _MARK_BITS) | (int.from_bytes(digest[:8]) % 2**_MARK_BITS)
+    return number
+
+
+def _is_limited(process: psutil.Process, prefix: str) -> bool:
+    """Whether the process has the number of a mark that begins with `prefix`."""
+    for line in Path(f"/proc/{process.pid}/limits").read_text().splitlines():
+        if line.startswith(_LIMIT):
+            value, number = line.removeprefix(_LIMIT).split()[0], mark_number(prefix)
+            shift = 0 if "/" in prefix else _MARK_BITS
+            return value.isdecimal() and int(value) >> shift == number >> shift
+    return False
 
 
 def kill_marked(prefix: str) -> int:

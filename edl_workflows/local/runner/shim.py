@@ -24,6 +24,7 @@ import contextlib
 import ctypes
 import json
 import os
+import resource
 import signal
 import stat
 import sys
@@ -64,9 +65,18 @@ def main(arguments: list[str]) -> None:
     """Run a container, or with ``--exec`` one more command in its environment."""
     folder = arguments[0]
     spec = _read(os.path.join(folder, "spec.json"))
+    mark_process(spec.get("mark", 0))  # absent if an older version started the container
     if len(arguments) > 1:
         execute(spec, json.loads(arguments[2]))
     supervise(folder, spec)
+
+
+def mark_process(number: int) -> None:
+    """Let this process and all that it starts carry the container's number, which no program overwrites. A
+    process that has a lower limit already may not be allowed to."""
+    if number:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_RTTIME, (number, number))
 
 
 def execute(spec: dict[str, Any], argv: list[str]) -> NoReturn:

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Scope
 from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.pipelines.argo.plugin_task import PLUGIN
 from edl_workflows.pipelines.install.rbac import argo_agent_rules
-from edl_workflows.pipelines.install.workloads import CONTAINER_SECURITY
+from edl_workflows.pipelines.install.workloads import CONTAINER_SECURITY, POD_SECURITY
 from edl_workflows.runtime.process import http
 from edl_workflows.runtime.process.http_api import (
     BodyLimit,
@@ -182,5 +182,5 @@ def _container(options: PluginOptions) -> dict[str, Any]:
             "requests": {"cpu": "50m", "memory": "128Mi"},
             "limits": {"cpu": "1", "memory": "512Mi"},
         },
-        "securityContext": {**CONTAINER_SECURITY, "runAsNonRoot": True},
+        "securityContext": {**CONTAINER_SECURITY, **POD_SECURITY},  # Argo's pod is not ours
     }

@@ -136,9 +136,9 @@ Kinds = Annotated[
     str,
     typer.Option(
         "--kinds",
-        help="Comma-separated kinds to reconcile, such as ElasticJob,ScalePlan. Other operators may handle "
-        "the other kinds.",
-        show_default="all",
+        help="Comma-separated kinds to reconcile, such as ElasticJob,ScalePlan,TFJob, or `all`. Other "
+        "operators may handle the other kinds.",
+        show_default="ElasticJob,ScalePlan",
     ),
 ]
 LeaderElect = Annotated[
@@ -171,6 +171,31 @@ MetricsPort = Annotated[
 def kinds_of(text: str) -> tuple[str, ...]:
     """Split the value of `Kinds` into names."""
     return tuple(filter(None, (name.strip() for name in text.split(","))))
+
+
+def read_template(option: str, path: Path | None) -> dict[str, Any]:
+    """Read a partial pod template; {} without a path.
+
+    Raises:
+        InvalidError: the file can't be read, or holds no map.
+        ManifestError: the template is not valid.
+    """
+    from edl_workflows.core.exceptions import InvalidError, ManifestError
+    from edl_workflows.core.jobs import validation
+    from edl_workflows.pipelines.manifests import manifest
+
+    if path is None:
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidError(f"{option}: can't read {path}: {error}") from error
+    template = manifest.parse_values(text, str(path))
+    if not isinstance(template, dict):
+        raise InvalidError(f"{path}: a pod template must be a map with metadata and spec, not a list")
+    if problems := list(validation.template_problems(template, partial=True)):
+        raise ManifestError(f"pod template {path}", problems)
+    return template
 
 
 def connect_cluster(

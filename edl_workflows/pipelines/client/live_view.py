@@ -33,7 +33,8 @@ COLOURS = {"Succeeded": "#1a7f37", "Failed": "#cf222e", "warnings": "#9a6700"}
 def describe(job: JobView) -> dict[str, str]:
     """What people want to know about a job, by name: what is not known is left out."""
     progress, checkpoint = job.progress, job.checkpoint
-    nodes = ", ".join(f"{role} {count.ready}/{count.desired}" for role, count in sorted(job.replicas.items()))
+    replicas = [] if job.phase.final else sorted(job.replicas.items())  # a job that has ended needs no nodes
+    nodes = ", ".join(f"{role} {count.ready}/{count.desired}" for role, count in replicas)
     speed = (describe_speed(progress), describe_time_left(progress))
     rows = {
         "job": f"{job.namespace}/{job.name}",

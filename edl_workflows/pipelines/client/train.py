@@ -9,6 +9,7 @@ from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.jobs.elastic_job.adapters import Framework
 from edl_workflows.core.jobs.elastic_job.from_program import ProgramOptions, imported_modules, render_job
 from edl_workflows.core.jobs.elastic_job.program import MAX_BYTES, MAX_FILES, TrainingProgram
+from edl_workflows.core.jobs.elastic_job.separate_copies import CONDITION, find_copies
 from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.client.places import On, Place, open_place
 from edl_workflows.pipelines.client.training import ElasticTraining
@@ -29,6 +30,7 @@ def train(
     framework: str | None = None,
     on: On | Cluster = "local",
     notify: Notify = notify_nobody,
+    strict: bool = False,
     **options: Any,
 ) -> ElasticTraining:
     """Submit an elastic training and return at once.
@@ -42,6 +44,7 @@ def train(
         on: ``local``, the embedded cluster; ``cluster``, the current context of the kubeconfig; or a
             connected cluster.
         notify: called with lines about the job.
+        strict: refuse a program whose workers would train separate copies of the model.
         options: further fields of `edl_workflows.core.jobs.elastic_job.from_program.ProgramOptions`, such as
             ``image``, ``servers``, ``max_workers``, ``checkpoints`` or ``template``.
 
@@ -64,13 +67,33 @@ def train(
             raise InvalidError("the arguments of a script are a list of strings, as on a command line")
         travelling, hint = read_script(Path(program)), Path(program).stem
         program_options = replace(program_options, arguments=tuple(arguments))
-    render_job(travelling, program_options)  # raises before a cluster is started
+    check_program(travelling, program_options, notify, strict=strict)
     place = open_place(on, notify)
     try:
         return submit(place, travelling, program_options, hint=hint, notify=notify)
     except BaseException:
         place.close()
         raise
+
+
+def check_program(program: TrainingProgram, options: ProgramOptions, notify: Notify, *, strict: bool) -> None:
+    """Check a program before a cluster is started for it, and warn if its workers would train separate copies
+    of the model.
+
+    Args:
+        program: the program.
+        options: how it would be run.
+        notify: called with the warning.
+        strict: whether the warning is an error.
+
+    Raises:
+        InvalidError: program and options don't fit.
+    """
+    render_job(program, options)
+    if warning := find_copies(program, options):
+        if strict:
+            raise InvalidError(f"{CONDITION}: {warning}")
+        notify(f"warning: {CONDITION}: {warning}")
 
 
 def submit(
@@ -87,7 +110,8 @@ def submit(
     Args:
         place: the place.
         program: the program.
-        options: how to run it; interpreter and folder of checkpoints are completed for the embedded cluster.
+        options: how to run it; interpreter and folders are completed for the embedded cluster, where the
+            program runs in this process's working directory.
         hint: readable part of the job's name.
         name: the job's whole name; "" for one that is derived from `hint`.
         notify: called with lines about the job.
@@ -100,7 +124,7 @@ def submit(
     job = name or identity.name(hint, names.MAX_JOB_NAME)
     if place.folder is not None:
         checkpoints = options.checkpoints or place.checkpoints(job)
-        options = replace(options, python=place.python, checkpoints=checkpoints)
+        options = replace(options, python=place.python, checkpoints=checkpoints, folder=str(Path.cwd()))
     elif not options.image and not options.template:
         raise InvalidError(
             "no image: on a cluster, name one that contains edl-workflows and the program's packages "

@@ -93,17 +93,22 @@ class ElasticTraining:
             raise JobDisappearedError(f"{self.handle} was deleted")
         return seen
 
-    def wait(self, timeout: float | None = None) -> Outputs:
+    def wait(
+        self, timeout: float | None = None, *, observe: driver.Observe = driver.observe_nothing
+    ) -> Outputs:
         """Wait until the job has succeeded.
 
         Args:
             timeout: longest time to wait, in seconds.
+            observe: called with each state of the job; an error that it raises ends the wait.
 
         Raises:
             JobFailedError: it failed.
             StageTimeoutError: it did not end in time; it continues.
         """
-        end = driver.wait_for_goal(self._source(), self.handle, _deadline(timeout), self._notify)
+        end = driver.wait_for_goal(
+            self._source(), self.handle, _deadline(timeout), self._notify, observe=observe
+        )
         if isinstance(end, Failed):
             raise end.error
         return end.outputs

@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from edl_workflows.core.exceptions import EdlError, UnavailableError
-from edl_workflows.core.jobs.manifests import get_label, index_of, name_of, pod_phase
-from edl_workflows.core.kubernetes import names
+from edl_workflows.core.jobs.manifests import get_label, index_of, name_of
+from edl_workflows.core.kubernetes import names, pod_state
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.cache import ObjectChange
 from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
@@ -96,7 +96,7 @@ class WorkerLogs:
     def _begin(self, pod: Object) -> None:
         """Follow a worker's pod when its container has started."""
         uid = pod["metadata"]["uid"]
-        if uid in self._seen or not _is_followed(pod) or pod_phase(pod) not in _BEGUN:
+        if uid in self._seen or not _is_followed(pod) or pod_state.pod_phase(pod) not in _BEGUN:
             return
         self._seen.add(uid)
         self._nodes.add(_node_of(pod))
@@ -108,7 +108,7 @@ class WorkerLogs:
     def _follow(self, pod: Object) -> None:
         """Put a pod's lines; after a broken connection, continue behind the newest line."""
         uid, name, namespace = pod["metadata"]["uid"], name_of(pod), self._cluster.namespace
-        container = pod["spec"]["containers"][0]["name"]  # of the node; sidecars come after it
+        container = pod_state.own_container(pod)
         position = LogPosition()
         while not self._stopped.is_set():
             self._streams[uid] = stream = LogStream(self._cluster, name, namespace, container, position)

@@ -52,7 +52,7 @@ def _children(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
             "newly-controlled-by-a-job": f"object.{owned} && "
             f"(request.operation == 'CREATE' || !oldObject.{owned})"
         },
-        "expression": f"request.userInfo.username == '{_account(options, names.CONTROLLER)}'",
+        "expression": _made_by_operator(options),
         "message": "only the installation's controller may create objects that a job controls: "
         "remove the owner reference",
     }
@@ -73,9 +73,17 @@ def _job_labels(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
             "has-a-jobs-labels": marked,
             "newly": f"request.operation == 'CREATE' || !({same})",
         },
-        "expression": f"request.userInfo.username == '{_account(options, names.CONTROLLER)}'",
+        "expression": _made_by_operator(options),
         "message": "only the installation's controller may give a pod the label of a job: remove it",
     }
+
+
+def _made_by_operator(options: InstallOptions) -> str:
+    """A CEL condition: whether the request comes from the controller, or from another operator that runs jobs
+    of the same kinds."""
+    others = [f"system:serviceaccount:{account}" for account in options.other_operators]
+    accounts = ", ".join(f"'{account}'" for account in (_account(options, names.CONTROLLER), *others))
+    return f"request.userInfo.username in [{accounts}]"
 
 
 def _marked(kind: Kind) -> str:

@@ -3,14 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
+from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.install import admission, rbac, workloads
 from edl_workflows.pipelines.install.crds import crd_of_kind
 from edl_workflows.pipelines.install.options import CrdMode, InstallOptions
 
 Manifest = dict[str, Any]
-
-PART_OF = {"app.kubernetes.io/part-of": "edl-workflows"}
-"""Label of every object, by which `kubectl get … -l` finds an installation."""
 
 
 def installation_manifests(options: InstallOptions) -> list[Manifest]:
@@ -19,7 +17,7 @@ def installation_manifests(options: InstallOptions) -> list[Manifest]:
     own = () if options.crds is CrdMode.ONLY else _own_manifests(options)
     objects = [*shared, *own]
     for manifest in objects:
-        manifest["metadata"]["labels"] = PART_OF | manifest["metadata"].get("labels", {})
+        manifest["metadata"]["labels"] = names.PART_OF | manifest["metadata"].get("labels", {})
     return objects
 
 

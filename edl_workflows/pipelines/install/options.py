@@ -1,8 +1,10 @@
 """The options of an installation."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.jobs.actions import InstallationSettings
@@ -51,8 +53,8 @@ class InstallOptions:
         namespace: namespace of the controller. It is created, and admits only pods that meet the Pod Security
             Standard "restricted".
         jobs_namespace: the only namespace whose jobs are reconciled, which must exist; "" for all namespaces.
-        kinds: names of the kinds that are reconciled; empty for all. They determine the definitions and the
-            permissions of the controller.
+        kinds: names of the kinds that are reconciled, see `choose_kinds`. They determine the definitions and
+            the permissions of the controller.
         replicas: replicas of the controller and of Argo's agent. Only one works at a time; another one takes
             over if it fails.
         pull_policy: pull policy of the image; None for the default of Kubernetes.
@@ -66,8 +68,14 @@ class InstallOptions:
         whether to install admission policies (`edl_workflows.pipelines.install.admission`).
         master_accounts: names of ServiceAccounts that pod templates of masters set, in place of an account
             for each job.
-        master_cpu_limit: see `InstallationSettings`.
+        master_cpu_limit, force_delete_lost_pods: see `InstallationSettings`.
+        pod_template: a partial PodTemplateSpec over the pods of the controller and of the other components:
+            resources, placement, priority, labels.
+        master_template, training_template, ttl_seconds_after_finished: see `InstallationSettings`. The
+            template of masters has the settings of the image and a restricted security context besides.
         crds: see `CrdMode`.
+        other_operators: ServiceAccounts (``namespace:name``) of other operators of these kinds. The admission
+            policies let them go on with the jobs that they run.
 
     Raises:
         InvalidError: a value is invalid.
@@ -87,13 +95,19 @@ class InstallOptions:
     admission_policies: bool = True
     master_accounts: tuple[str, ...] = ()
     master_cpu_limit: str = ""
+    force_delete_lost_pods: bool = False
+    pod_template: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    master_template: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    training_template: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    ttl_seconds_after_finished: int | None = None
     crds: CrdMode = CrdMode.WITH
+    other_operators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_names()
         if self.replicas < 1:
             raise InvalidError(f"{self.replicas} replicas: at least one is required")
-        choose_kinds(self.kinds)
+        job_kinds = {kind.name for kind in self.job_kinds}
         InstallationSettings(master_cpu_limit=self.master_cpu_limit)
         if self.autoscaler and self.jobs_namespace:
             raise InvalidError(
@@ -104,7 +118,7 @@ class InstallOptions:
             (InstallPart.DI_SERVER, "the DI server", "DIJob"),
             (InstallPart.BRAIN, "Brain", "ElasticJob"),
         ):
-            if part in self.parts and self.kinds and kind not in self.kinds:
+            if part in self.parts and kind not in job_kinds:
                 raise InvalidError(f"{name} is for {kind}s: add {kind} to the kinds, or leave {name} out")
         if self.brain_database_secret and InstallPart.BRAIN not in self.parts:
             raise InvalidError("a database for the Brain, but no Brain: add `--with brain`")
@@ -123,9 +137,16 @@ class InstallOptions:
                 f"jobs can't run in the controller's own namespace {self.namespace!r}, which admits "
                 "restricted pods only: choose another namespace for them"
             )
+        self._check_accounts()
+
+    def _check_accounts(self) -> None:
         for account in self.master_accounts:
             if not _SECRET.match(account):
                 raise InvalidError(f"master account {account!r} is not a valid name of a ServiceAccount")
+        for account in self.other_operators:
+            where, _, name = account.partition(":")
+            if not (_NAMESPACE.match(where) and _SECRET.match(name)):
+                raise InvalidError(f"other operator {account!r}: name its ServiceAccount as namespace:name")
         secrets = [("pull secret", secret) for secret in self.pull_secrets]
         if self.brain_database_secret:
             secrets.append(("brain database secret", self.brain_database_secret))

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from edl_workflows.core.jobs.di_job import pods as di_pods
+from edl_workflows.core.jobs.manifests import merge_env, overlay_template
 from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.install import rbac
 from edl_workflows.pipelines.install.options import InstallOptions, InstallPart
@@ -18,6 +19,8 @@ Manifest = dict[str, Any]
 CONFIG_FOLDER = "/etc/edl-workflows"
 MASTER_TEMPLATE = "master-template.yaml"
 """Key of the ConfigMap, and name of the file in `CONFIG_FOLDER`."""
+TRAINING_TEMPLATE = "training-template.yaml"
+"""As `MASTER_TEMPLATE`, if the installation has one."""
 COMMAND = ("edl",)
 """The command `edl` in the image, in the same form as in a master's pod."""
 PORT = names.CONTROLLER_PORT
@@ -50,23 +53,9 @@ def workload_manifests(options: InstallOptions) -> Iterator[Manifest]:
     config = _config(options)
     yield config
     where = ["--namespace", options.jobs_namespace] if options.jobs_namespace else ["--all-namespaces"]
-    template = f"{CONFIG_FOLDER}/{MASTER_TEMPLATE}"
-    arguments = ["controller", "run", *where, "--master-image", options.image, "--master-template", template]
-    if options.kinds:
-        arguments += ["--kinds", ",".join(options.kinds)]
-    if options.master_cpu_limit:
-        arguments += ["--master-cpu-limit", options.master_cpu_limit]
-    if options.autoscaler:
-        arguments.append("--autoscaler")
-    if options.network_policies:
-        arguments.append("--network-policies")
-    if InstallPart.DI_SERVER in options.parts:
-        arguments += [
-            "--di-server-url",
-            f"http://{names.DI_SERVER}.{options.namespace}.svc:{names.DI_SERVER_PORT}",
-        ]
     elect = ["--leader-elect-namespace", options.namespace]
-    deployment = _deployment(options, names.CONTROLLER, [*arguments, *elect])
+    arguments = ["controller", "run", *where, *_controller_arguments(options), *elect]
+    deployment = _deployment(options, names.CONTROLLER, arguments)
     _mount(deployment["spec"]["template"], config)
     yield from _guarded(options, deployment)
     if InstallPart.ARGO_AGENT in options.parts:
@@ -77,29 +66,56 @@ def workload_manifests(options: InstallOptions) -> Iterator[Manifest]:
         yield from _brain(options)
 
 
+def _controller_arguments(options: InstallOptions) -> list[str]:
+    template = f"{CONFIG_FOLDER}/{MASTER_TEMPLATE}"
+    arguments = ["--master-image", options.image, "--master-template", template]
+    if options.training_template:
+        arguments += ["--training-template", f"{CONFIG_FOLDER}/{TRAINING_TEMPLATE}"]
+    if options.ttl_seconds_after_finished is not None:
+        arguments += ["--ttl-seconds-after-finished", str(options.ttl_seconds_after_finished)]
+    if options.kinds:
+        arguments += ["--kinds", ",".join(options.kinds)]
+    if options.master_cpu_limit:
+        arguments += ["--master-cpu-limit", options.master_cpu_limit]
+    if options.autoscaler:
+        arguments.append("--autoscaler")
+    if options.network_policies:
+        arguments.append("--network-policies")
+    if options.force_delete_lost_pods:
+        arguments.append("--force-delete-lost-pods")
+    if InstallPart.DI_SERVER in options.parts:
+        address = f"http://{names.DI_SERVER}.{options.namespace}.svc:{names.DI_SERVER_PORT}"
+        arguments += ["--di-server-url", address]
+    return arguments
+
+
 def pod_labels(name: str) -> dict[str, str]:
     """Labels of a workload's pods."""
     return {"app.kubernetes.io/name": "edl-workflows", "app.kubernetes.io/component": name}
 
 
 def master_template(options: InstallOptions) -> Manifest:
-    """The base template of masters' pods: pull policy and Secrets of the image, and a restricted security
-    context.
+    """The base template of masters' pods: pull policy and Secrets of the image, a restricted security
+    context, and the installation's own template over them.
     """
     container: Manifest = {"name": "main", "securityContext": CONTAINER_SECURITY}
     spec: Manifest = {"securityContext": POD_SECURITY, "containers": [container]}
     _pull(options, spec)
-    return {"spec": spec}
+    template = {"spec": spec}
+    return overlay_template(template, options.master_template) if options.master_template else template
 
 
 def _config(options: InstallOptions) -> Manifest:
-    text = yaml.safe_dump(master_template(options), sort_keys=False)
-    return _object("v1", "ConfigMap", names.CONTROLLER, options.namespace) | {"data": {MASTER_TEMPLATE: text}}
+    templates = {MASTER_TEMPLATE: master_template(options), TRAINING_TEMPLATE: options.training_template}
+    texts = {key: yaml.safe_dump(dict(value), sort_keys=False) for key, value in templates.items() if value}
+    return _object("v1", "ConfigMap", names.CONTROLLER, options.namespace) | {"data": texts}
 
 
 def _deployment(options: InstallOptions, name: str, arguments: list[str]) -> Manifest:
     labels = pod_labels(name)
-    pod = {"metadata": {"labels": labels}, "spec": _pod_spec(options, name, arguments)}
+    plain = {"metadata": {"labels": labels}, "spec": _pod_spec(options, name, arguments)}
+    pod = overlay_template(plain, options.pod_template) if options.pod_template else plain
+    pod["metadata"]["labels"] |= labels  # the selector's
     return _object("apps/v1", "Deployment", name, options.namespace) | {
         "spec": {
             "replicas": options.replicas,
@@ -162,8 +178,8 @@ def _pull(options: InstallOptions, spec: Manifest) -> None:
 def _mount(template: Manifest, config: Manifest) -> None:
     """Mount the configuration as files. It is read at the start, so a hash of its content in the pod template
     makes changes restart the pods."""
-    digest = hashlib.sha256(config["data"][MASTER_TEMPLATE].encode()).hexdigest()
-    template["metadata"]["annotations"] = {"checksum/config": digest}
+    digest = hashlib.sha256("".join(config["data"].values()).encode()).hexdigest()
+    template["metadata"].setdefault("annotations", {})["checksum/config"] = digest
     _attach(template["spec"], "config", {"configMap": {"name": config["metadata"]["name"]}}, CONFIG_FOLDER)
 
 
@@ -176,7 +192,7 @@ def _di_server(options: InstallOptions, where: list[str]) -> Iterator[Manifest]:
     container["ports"].append({"name": "api", "containerPort": port})
     # The Secret is optional: it enables the administrator's token. Jobs have tokens of their own.
     key = {"name": name, "key": names.TOKEN_KEY, "optional": True}
-    container["env"] = [{"name": names.ENV_DI_SERVER_TOKEN, "valueFrom": {"secretKeyRef": key}}]
+    _add_env(container, {"name": names.ENV_DI_SERVER_TOKEN, "valueFrom": {"secretKeyRef": key}})
     jobs = {
         "podSelector": {"matchLabels": {di_pods.OPERATOR_LABEL: di_pods.OPERATOR}},
         "namespaceSelector": {},
@@ -200,23 +216,29 @@ def _brain(options: InstallOptions) -> Iterator[Manifest]:
     _attach(spec, "tokens", {"secret": {"secretName": name}}, CONFIG_FOLDER)
     if options.brain_database_secret:
         key = {"name": options.brain_database_secret, "key": "url"}
-        spec["containers"][0]["env"] = [
-            {"name": names.ENV_BRAIN_DATABASE_URL, "valueFrom": {"secretKeyRef": key}}
-        ]
+        _add_env(
+            spec["containers"][0], {"name": names.ENV_BRAIN_DATABASE_URL, "valueFrom": {"secretKeyRef": key}}
+        )
     else:
         yield _volume_claim(options, name, BRAIN_STORAGE)
         _attach(spec, "store", {"persistentVolumeClaim": {"claimName": name}}, BRAIN_FOLDER)
-        spec["securityContext"] = POD_SECURITY | {"fsGroup": _GROUP}
-        spec["containers"][0]["env"] = [
+        spec["securityContext"] = {"fsGroup": _GROUP} | spec["securityContext"]
+        _add_env(
+            spec["containers"][0],
             {"name": names.ENV_BRAIN_DATABASE_URL, "value": f"sqlite:///{BRAIN_FOLDER}/brain.db"},
             {"name": "SQLITE_TMPDIR", "value": BRAIN_FOLDER},  # the only writable folder
-        ]
+        )
     masters = {
         "podSelector": {"matchLabels": {names.REPLICA_TYPE_LABEL: names.MASTER_TYPE}},
         "namespaceSelector": {},
     }
     yield from _guarded(options, deployment, [_api(masters, port)])
     yield _api_service(options, name, port)
+
+
+def _add_env(container: Manifest, *variables: Manifest) -> None:
+    """Add our variables to those of the installation's template."""
+    container["env"] = merge_env(container.get("env") or (), variables)
 
 
 def _attach(spec: Manifest, name: str, source: Manifest, path: str) -> None:

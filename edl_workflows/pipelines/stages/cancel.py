@@ -8,7 +8,7 @@ from pydantic import Field
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.jobs.kinds import kind_of
 from edl_workflows.core.jobs.view import JobPhase, JobView
-from edl_workflows.pipelines.stages.description import Argument, JobRequest, StageSpec
+from edl_workflows.pipelines.stages.description import ENDED_JOB, Argument, JobRequest, StageSpec
 from edl_workflows.pipelines.waiting import ownership
 from edl_workflows.pipelines.waiting.goals import ExistsGoal, GoneGoal, Handle, JobGoal
 from edl_workflows.pipelines.waiting.identity import OWNER_ANNOTATION, StageIdentity
@@ -30,15 +30,19 @@ class CancelRequest(JobRequest):
     """The job to end.
 
     The pipeline of an operator is the run of its task. Use the operator as the teardown of a submit that does
-    not wait: ``cancel.as_teardown(setups=submit)``. It waits until the job's pods are gone. A job that has
-    ended is kept for inspection. A job that another run or a person created is left alone.
+    not wait: ``CancelJobOperator(task_id="cancel").as_teardown(setups=submit)``. It waits until the job's
+    pods are gone. A job that has ended is kept for inspection. A job that another run or a person created is
+    left alone.
 
     Attributes:
+        name: name of the job. A teardown leaves it out to end what its setups created, even if a setup failed
+            after it had created a job and so has no result.
         owner: prefix of the owner annotation of jobs that may be ended:
             ``argo/<namespace>/<workflow>/<uid>/``.
         action: "delete" the job, or "suspend" it: its data position and checkpoints stay.
     """
 
+    name: Annotated[str, ENDED_JOB] = Field(min_length=1)
     owner: str = Field(min_length=1)
     action: Annotated[CancelAction, POLICY] = "delete"
 

@@ -1,6 +1,10 @@
 """Delete a job and wait until it and all its pods are gone."""
 
-from edl_workflows.pipelines.stages.description import JobRequest, StageSpec
+from typing import Annotated
+
+from pydantic import Field
+
+from edl_workflows.pipelines.stages.description import ENDED_JOB, JobRequest, StageSpec
 from edl_workflows.pipelines.waiting import ownership
 from edl_workflows.pipelines.waiting.goals import GoneGoal, Handle
 from edl_workflows.pipelines.waiting.identity import StageIdentity
@@ -15,8 +19,15 @@ class DeleteRequest(JobRequest):
     The stage deletes a job whoever created it, and waits until all its pods are gone. A job that does not
     exist counts as deleted.
 
-    As a teardown the operator also removes a job that has ended: ``delete.as_teardown(setups=submit)``.
+    As a teardown the operator also removes a job that has ended:
+    ``DeleteJobOperator(task_id="delete").as_teardown(setups=submit)``.
+
+    Attributes:
+        name: name of the job. A teardown leaves it out to end what its setups created, even if a setup failed
+            after it had created a job and so has no result.
     """
+
+    name: Annotated[str, ENDED_JOB] = Field(min_length=1)
 
 
 def begin_delete(cluster: Cluster, request: DeleteRequest, _identity: StageIdentity) -> Handle:

@@ -6,7 +6,7 @@ meaning, and how each driver offers it, only here.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError
@@ -34,6 +34,7 @@ class Argument:
         parameter: name of the Argo parameter; "" for the name of the field.
         default: default of the Argo parameter; None for the default of the field.
         operator: name of the Airflow operator's argument; "" for the name of the field.
+        operator_optional: whether the operator finds a required value by itself if it is not given.
         operator_type: its annotation, without ``| str`` and ``| None``; "" for the one of the field's shape.
         templated: whether Airflow renders it as a template.
     """
@@ -47,11 +48,14 @@ class Argument:
     parameter: str = ""
     default: str | None = None
     operator: str = ""
+    operator_optional: bool = False
     operator_type: str = ""
     templated: bool = False
 
 
 JOB_NAME = Argument("The job's name.", cli="argument", cli_name="name", argo=True, templated=True)
+ENDED_JOB = replace(JOB_NAME, operator_optional=True)
+"""The name of a job that a teardown ends."""
 JOB_KIND = Argument("The job's kind.", cli="option")
 IF_FINISHED = Argument(
     "What to do if the job has succeeded too early for this: skip, fail or succeed.",

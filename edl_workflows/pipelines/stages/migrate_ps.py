@@ -8,10 +8,11 @@ from edl_workflows.core.exceptions import InvalidError, ManifestError, Problem
 from edl_workflows.core.jobs import kinds
 from edl_workflows.core.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob
-from edl_workflows.core.jobs.manifests import get_label, has_ended, is_terminating, name_of
+from edl_workflows.core.jobs.manifests import get_label, is_terminating, name_of
 from edl_workflows.core.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec, ScalePlanPhase
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.kubernetes.objects import raise_problems
+from edl_workflows.core.kubernetes.pod_state import has_ended
 from edl_workflows.pipelines.stages import scale_plans
 from edl_workflows.pipelines.stages.description import JOB_KIND, Argument, StageSpec
 from edl_workflows.pipelines.stages.scale import scale_by_spec

@@ -17,6 +17,7 @@ from edl_workflows.core.jobs.scale_plan.model import KIND, ScalePlanPhase
 from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.stages.description import JOB_NAME, Argument, IfFinishedField, StageRequest
 from edl_workflows.pipelines.waiting import ownership
+from edl_workflows.pipelines.waiting.advised_change import MAX_REASON
 from edl_workflows.pipelines.waiting.goals import ChangeGoal, Handle, IfFinished
 from edl_workflows.pipelines.waiting.identity import StageIdentity
 from edl_workflows.runtime.kube import client
@@ -100,6 +101,8 @@ def create_plan(
         if wrong is not None and draft.pins:
             raise wrong  # its roles are unknown, and only a checkpoint needs no roles
         fields = {"stepTimeoutSeconds": request.step_timeout_seconds, **draft.spec(job)}
+        reasons = filter(None, (fields.get("reason"), identity.requester))
+        fields["reason"] = "; ".join(reasons)[:MAX_REASON]
         manifest = manual_plan.manual_plan(job, name, fields)
         if draft.pins and _autoscaled(job):
             manifest["metadata"]["annotations"] = {PINS_ANNOTATION: "true"}

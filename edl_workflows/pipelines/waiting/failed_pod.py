@@ -16,6 +16,7 @@ from edl_workflows.core.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.scale_plan.model import ScalePlan
 from edl_workflows.core.jobs.view import FailedPod, JobPhase, JobView
+from edl_workflows.core.kubernetes import pod_state
 from edl_workflows.core.protocol.reported_text import inert_text
 from edl_workflows.pipelines.waiting.goals import Handle
 from edl_workflows.pipelines.waiting.observed import read_object
@@ -125,11 +126,13 @@ def _read_failed_pod(cluster: Cluster, kind: Kind, job: JobView) -> FailedPod | 
 
 
 def _failures(pods: Iterable[Object]) -> Iterator[tuple[str, Object, str, bool]]:
-    """For each container that ended with an error: the time, the pod, the container, and whether it was
-    started again."""
+    """For each pod whose own container or init container ended with an error: the time, the pod, the
+    container, and whether it was started again."""
     for pod in pods:
-        for status in manifests.container_statuses(pod):
-            for state, previous in (("state", False), ("lastState", True)):
-                ended: Mapping[str, Any] = (status.get(state) or {}).get("terminated") or {}
-                if ended.get("exitCode"):
-                    yield str(ended.get("finishedAt") or ""), pod, str(status["name"]), previous
+        if init := manifests.failed_init_container(pod):
+            yield str(init.get("finishedAt") or ""), pod, str(init["name"]), False
+        status = pod_state.own_status(pod)
+        for state, previous in (("state", False), ("lastState", True)):
+            ended: Mapping[str, Any] = (status.get(state) or {}).get("terminated") or {}
+            if ended.get("exitCode"):
+                yield str(ended.get("finishedAt") or ""), pod, str(status["name"]), previous

@@ -90,6 +90,19 @@ class StageIdentity:
         given = {key: value for key, value in optional.items() if value}
         return {OWNER_ANNOTATION: self.owner, ATTEMPT_ANNOTATION: self.attempt} | given
 
+    @property
+    def requester(self) -> str:
+        """Who asks for a change, in words."""
+        engine, *parts = self.owner.split("/")
+        kind = engine.partition("@")[0]
+        if kind == "airflow" and len(parts) >= 4:
+            dag, *run, task, _ = parts
+            return f"task {task} of DAG {dag}, run {'/'.join(run)}"
+        if kind == "argo" and len(parts) >= 4:
+            namespace, workflow, _, *path = parts
+            return f"step {'/'.join(path)} of workflow {namespace}/{workflow}"
+        return f"{parts[0]}, with {engine}" if parts else self.owner
+
     def name(self, hint: str, limit: int = MAX_NAME) -> str:
         """Derive the name of an object: a DNS label of at most `limit` characters, from `hint` and a hash of
         the owner."""

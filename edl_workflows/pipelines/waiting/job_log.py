@@ -93,7 +93,7 @@ def describe_unobserved(seconds: float | None = None) -> str:
     since = "" if seconds is None else f" in {seconds:.0f} s"
     return (
         f"has no status: no controller has observed it{since}; is the controller running, and does it serve "
-        f"this namespace? See `{CONTROLLER_COMMAND}`, or start one with `edl controller run`"
+        f"this kind and namespace? See `{CONTROLLER_COMMAND}`, or start one with `edl controller run`"
     )
 
 

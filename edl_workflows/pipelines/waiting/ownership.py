@@ -6,7 +6,7 @@ way: the later of the two fails.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -334,6 +334,24 @@ def list_owned(cluster: Cluster, namespace: str, engine: str) -> list[OwnedObjec
         if annotation_of(obj, OWNER_ANNOTATION).startswith(f"{engine}/")
         for owned in [_read_owned(kind, obj)]
         if _may_be_cancelled(obj, owned.handle)
+    ]
+
+
+def names_of_owners(cluster: Cluster, kind: str, namespace: str, owners: Collection[str]) -> list[str]:
+    """The names of the objects of a kind, in a namespace, that some owners created, even of those that have
+    ended.
+
+    Args:
+        cluster: the API server.
+        kind: the kind.
+        namespace: the namespace.
+        owners: owner annotations. One that ends in a slash stands for all that begin with it.
+    """
+    prefixes = tuple(owner for owner in owners if owner.endswith("/"))
+    return [
+        str(obj["metadata"]["name"])
+        for obj in client.list_objects(cluster, Scope(resource_of(kind), namespace)).items
+        if (owner := annotation_of(obj, OWNER_ANNOTATION)) in owners or owner.startswith(prefixes)
     ]
 
 

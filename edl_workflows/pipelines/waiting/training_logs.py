@@ -17,7 +17,7 @@ from edl_workflows.core.exceptions import EdlError, ForbiddenError
 from edl_workflows.core.jobs import kinds, manifests
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.view import JobView
-from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes import names, pod_state
 from edl_workflows.core.kubernetes.objects import Model
 from edl_workflows.core.protocol.log_lines import render_own_line
 from edl_workflows.core.protocol.reported_text import escape_controls
@@ -80,7 +80,7 @@ def choose_pods(kind: Kind, pods: Iterable[Object], which: PodChoice) -> list[Ob
     started.sort(key=lambda pod: _place(kind, pod))
     if which == "all":
         return started
-    living = [pod for pod in started if not manifests.has_ended(pod)]
+    living = [pod for pod in started if not pod_state.has_ended(pod)]
     return (living or started)[:1]
 
 
@@ -89,8 +89,8 @@ def _role(kind: Kind, pod: Object) -> str:
 
 
 def _has_started(pod: Object) -> bool:
-    states = [status.get("state") or {} for status in manifests.container_statuses(pod)]
-    return any(state.get(word) is not None for state in states for word in ("running", "terminated"))
+    state = pod_state.own_status(pod).get("state") or {}
+    return state.get("running") is not None or state.get("terminated") is not None
 
 
 def _place(kind: Kind, pod: Object) -> tuple[int, int, int, str]:
@@ -249,9 +249,9 @@ class TrainingLogs:
     def _follow(self, name: str, pod: Object) -> None:
         assert self._cluster is not None, "pods were listed"
         # A log that is read after its pod has ended is complete; another may have been cut off.
-        whole, node = manifests.has_ended(pod), self._kind.node_of(pod)
+        whole, node = pod_state.has_ended(pod), self._kind.node_of(pod)
         position = self._positions.get(name, LogPosition())
-        container = pod["spec"]["containers"][0]["name"]
+        container = pod_state.own_container(pod)
         stream = LogStream(
             self._cluster, name, self._handle.namespace, container, position, self._request.tail_lines
         )

@@ -216,6 +216,7 @@ def patch_status(
     status: Mapping[str, Any],
     namespace: str | None = None,
     uid: str | None = None,
+    resource_version: str | None = None,
 ) -> Object:
     """Merge `status` into the object's status.
 
@@ -226,14 +227,16 @@ def patch_status(
         status: what to merge; null removes a field.
         namespace: its namespace.
         uid: patch only this very object.
+        resource_version: patch the object only in this version.
 
     Raises:
-        ConflictError: the object has another uid.
+        ConflictError: the object has another uid or version.
         NotFoundError: the object is gone.
     """
     body: dict[str, Any] = {"status": dict(status)}
-    if uid:
-        body["metadata"] = {"uid": uid}
+    conditions = {"uid": uid, "resourceVersion": resource_version}
+    if metadata := {key: value for key, value in conditions.items() if value}:
+        body["metadata"] = metadata
     return patch(cluster, resource, name, body, namespace, "status")
 
 

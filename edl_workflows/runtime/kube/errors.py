@@ -168,7 +168,7 @@ def _missing_advice(status: Mapping[str, Any]) -> str:
         return "create the namespace first"
     if details.get("name"):
         return "check the name and the namespace"
-    return "does the server have this kind? CRDs are installed with `edl crds install`"
+    return "does the server have this kind? CRDs are installed with `edl crds install [NAME]...`"
 
 
 def _problems(status: Mapping[str, Any]) -> list[Problem]:

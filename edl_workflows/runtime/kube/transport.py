@@ -144,6 +144,7 @@ def _call(cluster: Cluster, request: ApiRequest) -> Any:
             body=request.body,
             auth_settings=["BearerToken"],
             _preload_content=False,
+            _return_http_data_only=True,  # the client before 32 returns a tuple otherwise
             _request_timeout=(CONNECT_SECONDS, request.read_seconds or cluster.policy.read_seconds),
         )
     except AttributeError as error:

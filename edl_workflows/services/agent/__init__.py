@@ -2,7 +2,8 @@
 
 - `command`: the command line
 - `supervisor`: runs the training processes that the master's directive asks for; `process_choice` decides,
-  `processes` starts and ends them
+  `processes` starts and ends them, `output_lines` cuts their output into lines, `process_tree` measures them
+- `group_connections`: whether a program meets those of other nodes, or each worker trains its own copy
 - `local_group`: runs an unmodified ``torchrun`` script as a group of processes
 - `agent_checkpoints`: persists the copies of the model that training leaves in shared memory (`persisting`),
   and keeps copies on other nodes (`peers`, `peer_server`)

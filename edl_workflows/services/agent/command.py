@@ -73,9 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--checkpoint-grace",
         type=_seconds,
-        default=AgentSettings.checkpoint_grace,
         metavar="SECONDS",
-        help="time between SIGTERM and SIGKILL, in which the chief saves a checkpoint (default %(default)s)",
+        help="time between SIGTERM and SIGKILL, in which the chief saves a checkpoint (default: three times "
+        "as long as the slowest of the newest saves took, and at least 25)",
     )
     run.add_argument(
         "--nproc-per-node",

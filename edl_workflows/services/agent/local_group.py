@@ -55,7 +55,7 @@ def group_command(processes: str, command: Sequence[str]) -> list[str]:
     if not _COUNTS.fullmatch(processes):
         raise InvalidError(f"--nproc-per-node {processes}: give a number from 1 to 9999, auto, gpu or cpu")
     python = [os.environ.get("PYTHON_EXEC", sys.executable), "-u"] if command[0].endswith(".py") else []
-    return [sys.executable, "-m", __name__, processes, *python, *command]
+    return [sys.executable, "-P", "-m", __name__, processes, *python, *command]
 
 
 def count_processes(

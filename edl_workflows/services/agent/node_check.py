@@ -91,7 +91,7 @@ def _measure_with_torch(
     place = CheckPlace(number=number, rank=rank, addresses=reached)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "edl_workflows.services.agent.torch_check"],
+            [sys.executable, "-P", "-m", "edl_workflows.services.agent.torch_check"],
             input=place.model_dump_json() + "\n",
             capture_output=True,
             check=False,

@@ -6,8 +6,10 @@ even by SIGKILL, the kernel kills the process (PR_SET_PDEATHSIG, Linux only).
 
 import collections
 import contextlib
+import math
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -17,23 +19,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from edl_workflows.core.exceptions import InvalidError
-from edl_workflows.core.protocol.nodes import Usage
+from edl_workflows.services.agent.output_lines import LINE_BYTES, OutputLines
 from edl_workflows.training.signals import DUMP_STACKS
 
 LAST_LINES = 40
 """Lines of output that are kept for the job's status."""
 LAST_CHARACTERS = 8000
-_LINE_BYTES = 64 * 1024
-"""Longer lines are forwarded in pieces."""
 
 _STACK_LINE = re.compile(r'(Current thread|Thread) 0x|  (File "|\.\.\.|<)')
 """How the lines begin that `faulthandler` writes."""
 _STACK_SECONDS = 5.0
 """Limit for the first line of the stacks, and for the others."""
 _QUIET_SECONDS = 0.5
-
-_TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 # The launcher sets the signal and then becomes the training process by exec, which keeps it. A preexec_fn
 # would run between fork and exec of a threaded process, and may deadlock. Comparing the parent covers an
@@ -59,6 +56,8 @@ _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _ERROR_LINE = re.compile(r"^(?:\[rank\d+\]: )?([\w.]+(?:Error|Exception): .*)$", re.MULTILINE)
 """The last line of a traceback; PyTorch adds the rank."""
 _NO_SUCH_FILE = re.compile(r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']+)'")
+_NO_WORKER = "There must be at least one worker."
+"""With which TensorFlow's ParameterServerStrategy refuses a cluster without workers."""
 _PLAIN_OPTIONS = re.compile(r"-[bBdEIOPqRsSuvx]+")
 """Options of Python without an argument, with which it still runs the script."""
 
@@ -93,14 +92,21 @@ def explain_missing_script(command: Sequence[str], code: int, output: str) -> st
     )
 
 
-def explain_missing_file(code: int, output: str) -> str:
-    """A hint for a program that ended since a file with a relative path was not there; "" for any other end.
+def explain_end(code: int, output: str) -> str:
+    """A hint for a program that ended since a file with a relative path was not there, or since TensorFlow's
+    coordinator found no workers; "" for any other end.
 
     Args:
         code: exit code of the process, which began in this process's directory.
         output: its last lines.
     """
     errors = _ERROR_LINE.findall(output) if code else []
+    if errors and errors[-1].endswith(_NO_WORKER):
+        return (
+            "edl agent: in an ElasticJob, TF_CONFIG names the parameter servers and the process itself, "
+            "since workers come and go; a program with tf.distribute's ParameterServerStrategy runs as it is "
+            "in a TFJob\n"
+        )
     missing = _NO_SUCH_FILE.fullmatch(errors[-1]) if errors else None
     path = missing["path"] if missing else "/"
     if Path(path).is_absolute() or os.path.lexists(path):
@@ -224,9 +230,9 @@ class TrainingProcess:
             if explanation := explain_missing_script(self._command, code, self.last_lines):
                 self._unfound = True
             else:
-                explanation = explain_missing_file(code, self.last_lines)
+                explanation = explain_end(code, self.last_lines)
             if explanation:
-                self._write(explanation.encode())
+                self._write([explanation.encode()])
         self._done.set()
         self._on_exit()
 
@@ -239,69 +245,23 @@ class TrainingProcess:
 
     def _forward(self) -> None:
         assert self._process.stdout is not None
+        lines, ready = OutputLines(), select.poll()
         with self._process.stdout as pipe:
-            while line := pipe.readline(_LINE_BYTES):
-                self._write(line)
+            ready.register(pipe, select.POLLIN)
+            while True:
+                left = lines.seconds_left
+                if not ready.poll(None if left is None else math.ceil(1000 * left)):
+                    self._write(lines.take_due())
+                elif output := os.read(pipe.fileno(), LINE_BYTES):
+                    self._write(lines.add(output))
+                else:
+                    break
+        self._write(lines.end())
 
-    def _write(self, line: bytes) -> None:
-        self._keep(line.decode(errors="replace"))
+    def _write(self, lines: Sequence[bytes]) -> None:
+        for line in lines:
+            self._keep(line.decode(errors="replace"))
         # The agent's own output may be closed; training continues.
         with contextlib.suppress(OSError, ValueError):
-            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.write(b"".join(lines))
             sys.stdout.buffer.flush()
-
-
-class UsageMeter:
-    """Measures the CPU and memory use of a process and its descendants, from ``/proc``.
-
-    Args:
-        root: process id at the root of the tree.
-        proc: where procfs is mounted.
-    """
-
-    def __init__(self, root: int, proc: Path = Path("/proc")) -> None:
-        self._root = root
-        self._proc = proc
-        self._seconds: dict[int, float] = {}
-        self._at = time.monotonic()
-
-    def read(self) -> Usage:
-        """Mean CPU cores since the last call, and current memory. CPU time before a process was first seen is
-        ignored."""
-        now = time.monotonic()
-        tree = _tree(self._root, _processes(self._proc))
-        used = sum(max(0.0, seconds - self._seconds.get(pid, seconds)) for pid, (seconds, _) in tree.items())
-        cpu = used / max(now - self._at, 1e-3)
-        self._seconds = {pid: seconds for pid, (seconds, _) in tree.items()}
-        self._at = now
-        return Usage(cpu=round(cpu, 3), memory=round(sum(memory for _, memory in tree.values()), 1))
-
-
-def _processes(proc: Path) -> dict[int, tuple[int, float, float]]:
-    """Parent, CPU seconds and resident MiB of each process."""
-    processes = {}
-    for entry in proc.iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            stat = (entry / "stat").read_text()
-        except OSError:  # the process exited meanwhile
-            continue
-        # The command name is in parentheses and may contain any character.
-        fields = stat[stat.rindex(")") + 2 :].split()
-        seconds = (int(fields[11]) + int(fields[12])) / _TICKS
-        processes[int(entry.name)] = (int(fields[1]), seconds, int(fields[21]) * _PAGE_MIB)
-    return processes
-
-
-def _tree(root: int, processes: dict[int, tuple[int, float, float]]) -> dict[int, tuple[float, float]]:
-    children: dict[int, list[int]] = {}
-    for pid, (parent, _, _) in processes.items():
-        children.setdefault(parent, []).append(pid)
-    tree, todo = {}, [root]
-    while todo:
-        pid = todo.pop()
-        if pid in processes:
-            tree[pid] = processes[pid][1:]
-        todo.extend(children.get(pid, []))
-    return tree

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 from edl_workflows.core.backoff import Backoff
 from edl_workflows.core.exceptions import ConflictError, EdlError, ForbiddenError
+from edl_workflows.core.jobs.elastic_job.separate_copies import NO_GROUP
+from edl_workflows.core.jobs.grace import LEAST_SAVE_GRACE
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol.cluster import TrainingCluster
 from edl_workflows.core.protocol.nodes import (
@@ -25,13 +27,19 @@ from edl_workflows.core.protocol.nodes import (
     Directive,
     ExitReport,
     Heartbeat,
+    LeaveReport,
+    LeaveVerdict,
     Registration,
     StackReport,
 )
 from edl_workflows.services.agent.agent_checkpoints import AgentCheckpoints
+from edl_workflows.services.agent.group_connections import GroupConnections, read_text
+from edl_workflows.services.agent.leave_inquiry import LeaveInquiry
 from edl_workflows.services.agent.node_check import run_node_check
 from edl_workflows.services.agent.process_choice import choose_processes
-from edl_workflows.services.agent.processes import TrainingProcess, UsageMeter
+from edl_workflows.services.agent.process_tree import UsageMeter
+from edl_workflows.services.agent.processes import TrainingProcess
+from edl_workflows.training import addresses
 from edl_workflows.training.client import MasterClient, call_until_answered
 from edl_workflows.training.collective.recordings import find_recordings
 from edl_workflows.training.directives import DirectiveWatch
@@ -57,15 +65,14 @@ class AgentSettings:
     Attributes:
         command: the training program with its arguments.
         checkpoint_grace: seconds between SIGTERM and SIGKILL for a process of the active version, in which
-            the chief saves. Kubernetes gives a pod 30 s (``terminationGracePeriodSeconds``); the rest is for
-            the agent.
+            the chief saves. None: `LEAST_SAVE_GRACE`, or longer if the master has measured longer saves.
         retire_grace: the same for processes that are no longer needed.
         heartbeat: seconds between heartbeats.
         first_restart_delay: seconds before a prepared process that died is restarted; doubles each time.
     """
 
     command: Sequence[str]
-    checkpoint_grace: float = 25.0
+    checkpoint_grace: float | None = None
     retire_grace: float = 2.0
     heartbeat: float = 5.0
     first_restart_delay: float = 1.0
@@ -94,7 +101,9 @@ class Supervisor:
         self._base_env = base_env
         self._incarnation = uuid.uuid4().hex
         self._wake = threading.Event()
+        self._told_to_end = threading.Event()
         self._terminating = threading.Event()
+        self._leave_inquiry = LeaveInquiry(self._ask_to_leave, self._wake.set)
         self._watch = DirectiveWatch(client, environment.node, self._wake.set, self._register)
         self._checkpoints = AgentCheckpoints(
             environment, client, lambda: self._watch.latest, self._wake.set, base_env
@@ -109,6 +118,8 @@ class Supervisor:
         self._forbidden_since = 0.0
         self._crashes: dict[int, int] = {}
         self._restart_at: dict[int, float] = {}
+        self._group: GroupConnections | None = None
+        self._trains_own_copy = False
 
     @property
     def version(self) -> int:
@@ -118,7 +129,9 @@ class Supervisor:
 
     def terminate(self) -> None:
         """Ask the agent to exit, as on SIGTERM. Callable from any thread, but not from a signal handler."""
-        self._terminating.set()
+        if not self._told_to_end.is_set():
+            self._told_to_end.set()
+            self._leave_inquiry.start()
         self._wake.set()
 
     def run(self) -> int:
@@ -149,7 +162,8 @@ class Supervisor:
 
     def _turn(self) -> int | None:
         """One round of the loop; returns the exit code when the agent is done."""
-        if self._terminating.is_set():
+        if self._told_to_end.is_set() and (self._leave_inquiry.allowed or not self._processes):
+            self._terminating.set()
             return self._shut_down(TERMINATED)
         if self._refusal:
             log.error("the master rejects this node: %s", self._refusal)
@@ -253,9 +267,30 @@ class Supervisor:
         log.info("starting the process of cluster version %d", cluster.version)
         base = {**self._base_env, **self._checkpoints.environment}
         env = process_environment(self._environment, cluster, base)
-        self._processes[cluster.version] = TrainingProcess(
-            cluster.version, self._settings.command, env, self._wake.set
-        )
+        process = TrainingProcess(cluster.version, self._settings.command, env, self._wake.set)
+        self._processes[cluster.version] = process
+        self._watch_group(cluster, process)
+
+    def _watch_group(self, cluster: TrainingCluster, process: TrainingProcess) -> None:
+        """Watch whether the program meets the other members of its version."""
+        node = self._environment.node
+        others = [member.address for member in cluster.workers if member.id != node.id]
+        self._group = None
+        if others and cluster.rank_of(node.type, node.id) is not None:
+            self._group = GroupConnections(
+                process.pid,
+                self._environment.listen_address(cluster.version),
+                [addresses.resolve(address) for address in others],
+                read_text(self._settings.command, self._base_env),
+            ).start()
+
+    def _own_copy(self, code: int | None = None) -> bool | None:
+        """Whether the program trains a model of its own; the log gets a line when that is found."""
+        own_copy = self._group.trains_own_copy(code) if self._group is not None else None
+        if own_copy and not self._trains_own_copy:
+            log.warning("%s", NO_GROUP)
+        self._trains_own_copy = bool(own_copy)
+        return own_copy
 
     def _process_of(self, cluster: TrainingCluster | None) -> int:
         """The version for which this node's process of a version was started; 0 without a version."""
@@ -278,7 +313,7 @@ class Supervisor:
         # Before the exit is reported, because the master may then name the checkpoint to continue from. When
         # training has succeeded, the last checkpoint must be reported first, however long the master is
         # unreachable.
-        patience = self._settings.checkpoint_grace if code else math.inf
+        patience = self._checkpoint_grace if code else math.inf
         self._checkpoints.save_newest(patience, self._terminating.is_set)
         if not self._may_wait(process, code):
             return code
@@ -353,7 +388,7 @@ class Supervisor:
         training = self._process_of(active)
         # Without an active version the programs may have formed their own group, and already train.
         grace = {
-            version: self._settings.checkpoint_grace
+            version: self._checkpoint_grace
             if active is None or version == training
             else self._settings.retire_grace
             for version in self._processes
@@ -367,7 +402,7 @@ class Supervisor:
                 log.warning("the process of version %d did not exit within %.0f s", version, grace[version])
                 process.kill()
                 process.wait(5.0)
-        self._checkpoints.save_newest(start + self._settings.checkpoint_grace - time.monotonic())
+        self._checkpoints.save_newest(start + self._checkpoint_grace - time.monotonic())
         # A process that exited by itself a moment before keeps its own code.
         if training in ended:
             code = ended[training].code or 0
@@ -375,12 +410,22 @@ class Supervisor:
             self._report_termination(self._processes[training])
         return code
 
+    @property
+    def _checkpoint_grace(self) -> float:
+        set_grace = self._settings.checkpoint_grace
+        return max(LEAST_SAVE_GRACE, self._leave_inquiry.seconds) if set_grace is None else set_grace
+
+    def _ask_to_leave(self) -> LeaveVerdict:
+        return self._client.leave(LeaveReport(node=self._environment.node, incarnation=self._incarnation))
+
     def _report_termination(self, process: TrainingProcess) -> None:
         over = threading.Event()
         timer = threading.Timer(FAREWELL_SECONDS, over.set)
         timer.start()
         try:
-            call_until_answered(lambda: self._client.exit(self._exit_report(process, TERMINATED)), over)
+            call_until_answered(
+                lambda: self._client.exit(self._exit_report(process, TERMINATED, asked=True)), over
+            )
         except EdlError as error:
             log.warning("%s", error)
         finally:
@@ -420,13 +465,15 @@ class Supervisor:
         self._refusal = str(error)
         self._wake.set()
 
-    def _exit_report(self, process: TrainingProcess, code: int) -> ExitReport:
+    def _exit_report(self, process: TrainingProcess, code: int, *, asked: bool = False) -> ExitReport:
         return ExitReport(
             node=self._environment.node,
             incarnation=self._incarnation,
             version=process.version,
             code=code,
+            asked=asked,
             last_lines=process.last_lines,
+            own_copy=self._own_copy(code),
         )
 
     def _heartbeats(self) -> None:
@@ -437,6 +484,7 @@ class Supervisor:
                 incarnation=self._incarnation,
                 usage=meter.read(),
                 known=self._watch.latest.revision,
+                own_copy=self._own_copy(),
             )
             try:
                 self._watch.offer(self._client.heartbeat(beat))

@@ -127,7 +127,6 @@ MAX_LINES = 20
 PODS = "pods"
 SEEN = "seen"
 """Key in a cached job or plan that contains its row, or None if it is not stored."""
-_ENDED = ("Succeeded", "Failed")
 _PHASES = frozenset(map(str, JobPhase))
 _JOB_LABELS = tuple(dict.fromkeys(kind.labels[0] for kind in KINDS if kind.view is not None))
 
@@ -151,6 +150,7 @@ def reduce_pod(pod: Manifest) -> Object:
     return cache_fields.keep_head(pod) | {
         "placed": bool(spec.get("nodeName")),
         "phase": pod_state.pod_phase(pod),
+        "stopped": pod_state.has_stopped(pod),
         "requests": demand.pod_requests(spec) | {PODS: 1.0},
     }
 
@@ -336,7 +336,7 @@ def _invalid(kind: Kind, manifest: Manifest, error: ManifestError) -> JobObserva
 
 
 def _holds(pod: Manifest) -> bool:
-    return bool(pod["placed"]) and pod["phase"] not in _ENDED
+    return bool(pod["placed"]) and not pod["stopped"]
 
 
 def _count(number: int, noun: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 
 from edl_workflows.core.exceptions import ConflictError, ManifestError, NotFoundError
+from edl_workflows.core.jobs import left_alone
 from edl_workflows.core.jobs.di_job.kind import DI_JOB
 from edl_workflows.core.jobs.di_job.model import DIJob, DIJobPhase
 from edl_workflows.core.kubernetes import api
@@ -116,11 +117,12 @@ class Allocator(ScalingLoop):
         return RETRY_SECONDS if late else self._options.period
 
     def _unfinished(self) -> list[Object]:
-        """The preemptible jobs that have not ended and are not being deleted."""
+        """The preemptible jobs that have not ended, are not being deleted, and are not left alone."""
         return [
             job
             for job in self._context.world.items(DI_JOB.source)
             if _preemptible(job) and not _over(job) and "deletionTimestamp" not in job["metadata"]
+            if not left_alone.is_left_alone(job)
         ]
 
     def _decided(self, snapshot: AllocationSnapshot, *, everything: bool) -> dict[str, list[str]]:

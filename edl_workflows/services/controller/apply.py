@@ -5,10 +5,10 @@ The contract is `edl_workflows.core.jobs.actions.Actions`. A failure is raised; 
 whole decision later.
 """
 
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 import structlog
 
@@ -28,6 +28,11 @@ from edl_workflows.runtime.kube.events import EventNote, Recorder
 from edl_workflows.runtime.kube.resources import Object
 from edl_workflows.services.controller.observed_cluster import JobGroup, ObservedCluster
 
+_POLICY = re.compile(
+    r"admission webhook \".*\" denied the request|ValidatingAdmissionPolicy '.*' with binding"
+)
+"""How a policy refuses: perhaps with the code of an invalid object (400, 422), but a policy can change."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -44,6 +49,11 @@ class Creations:
     made: int = 0
     clashes: list[Object] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
+
+
+def is_invalid(error: EdlError) -> bool:
+    """Whether the API server will never accept the object, as it is (`Refusal.invalid`)."""
+    return isinstance(error, InvalidError) and not _POLICY.search(str(error))
 
 
 def _refusal_reason(manifest: Manifest, error: EdlError) -> str:
@@ -102,7 +112,7 @@ class Applier:
                 if (kind, name) not in refused:
                     where = {"kind": kind, "name": name, "namespace": group.namespace}
                     log.warning("create refused", **where, error=str(error))
-                    invalid = isinstance(error, InvalidError)
+                    invalid = is_invalid(error)
                     result.refused.append(Refusal(kind, name, invalid, _refusal_reason(manifest, error)))
                     break
         return result
@@ -119,7 +129,7 @@ class Applier:
         for patch in actions.patch:
             changed += self._patch(patch, group)
         if actions.status:
-            changed += self._write_status(manifest, actions.status, group)
+            changed += self._write_status(manifest, actions, group)
         for event in actions.events:
             self.record_event(manifest, EventNote(event.reason, event.message, event.type), now)
         return changed
@@ -183,7 +193,7 @@ class Applier:
         log.info("patched", kind=patch.kind, name=patch.name, namespace=group.namespace)
         return bool(answer["metadata"]["resourceVersion"] != patch.body["metadata"]["resourceVersion"])
 
-    def _write_status(self, manifest: Manifest, status: Mapping[str, Any], group: JobGroup) -> bool:
+    def _write_status(self, manifest: Manifest, actions: Actions, group: JobGroup) -> bool:
         """Write the status; return whether the object changed.
 
         The stored status may already be equivalent (without a pruned field, or with a time without
@@ -191,10 +201,12 @@ class Applier:
         """
         metadata = manifest["metadata"]
         resource = resources.of_manifest(manifest)
+        exactly = metadata.get("uid"), actions.status_version
+        status = actions.status or {}
         self._guard()
         try:
             answer = client.patch_status(
-                self._cluster, resource, metadata["name"], status, group.namespace, metadata.get("uid")
+                self._cluster, resource, metadata["name"], status, group.namespace, *exactly
             )
         except NotFoundError:
             log.info("no status written: it is gone", kind=resource.kind, name=metadata["name"])

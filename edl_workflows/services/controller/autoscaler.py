@@ -20,7 +20,7 @@ from typing import Any
 import structlog
 
 from edl_workflows.core.exceptions import ConflictError, EdlError, ManifestError, NotFoundError
-from edl_workflows.core.jobs import autoscaling
+from edl_workflows.core.jobs import autoscaling, left_alone
 from edl_workflows.core.jobs.actions import Observed, RoleChange
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.scale_plan import manual_plan, plan_order
@@ -140,6 +140,8 @@ class Autoscaler(ScalingLoop):
         assert kind.elastic is not None, "only such kinds are candidates"
         assert kind.view is not None, "what has replicas is a job"
         if "deletionTimestamp" in manifest["metadata"] or kind.suspended(manifest):
+            return None
+        if left_alone.is_left_alone(manifest):
             return None
         try:
             job: Any = kind.model.parse(manifest)

@@ -187,7 +187,7 @@ class Manager:
             return
         message = (
             f"the API server does not have {resource.kind}s, so they are not reconciled: install the "
-            "definitions with `edl crds install`"
+            f"definitions with `edl crds install {resource.plural}`"
         )
         log.error(message, resource=definition)
         # Events about objects without a namespace are in `default`, where this process may have no rights.

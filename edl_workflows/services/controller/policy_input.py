@@ -17,7 +17,7 @@ from edl_workflows.core.jobs import manifests
 from edl_workflows.core.jobs.cache_fields import head_of
 from edl_workflows.core.jobs.di_job import elastic, pods
 from edl_workflows.core.jobs.di_job.model import DIJob, Task
-from edl_workflows.core.kubernetes import demand, names
+from edl_workflows.core.kubernetes import demand, names, pod_state
 from edl_workflows.core.kubernetes.node_selector import requirement_holds
 from edl_workflows.core.scaling.policy import Allocation, JobInfo, NodeInfo, Resources
 
@@ -52,8 +52,8 @@ def kept_pod(pod: Object) -> dict[str, Any]:
     spec = pod.get("spec") or {}
     return head_of(pod, _HEAD) | {
         "node": spec.get("nodeName") or "",
-        "over": manifests.has_ended(pod),
-        "succeeded": manifests.pod_phase(pod) == "Succeeded",
+        "over": pod_state.has_stopped(pod),
+        "succeeded": pod_state.pod_phase(pod) == "Succeeded",
         "requests": node_demand(spec),
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 from edl_workflows.core.exceptions import ConflictError
 from edl_workflows.core.jobs.di_job import elastic, pods
 from edl_workflows.core.jobs.di_job.model import MAIN_CONTAINER, DIJob
+from edl_workflows.core.kubernetes import pod_state
 
 Pod = Mapping[str, Any]
 
@@ -93,7 +94,7 @@ def reduce_pod(pod: Pod) -> dict[str, Any]:
         "metadata": head,
         "port": _port(spec),
         "ip": status.get("podIP") or "",
-        "phase": status.get("phase") or "Pending",
+        "phase": pod_state.pod_phase(pod),
     }
 
 

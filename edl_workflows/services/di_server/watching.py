@@ -148,6 +148,6 @@ def _by_job(pod: Object) -> list[str]:
 
 def _log_failure(_scope: Scope, error: EdlError) -> None:
     if isinstance(error, NotFoundError):
-        log.error("the API server has no DIJobs: install the CRDs with `edl crds install`; trying again")
+        log.error("the API server has no DIJobs: run `edl crds install dijobs`; trying again")
     else:
         log.warning("watch failed; trying again", error=str(error))

@@ -14,7 +14,7 @@ from fastapi import FastAPI, Query, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp, Scope
 
-from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.exceptions import InvalidError, UnavailableError
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol import routes
 from edl_workflows.core.protocol.cluster import CheckpointRef
@@ -34,6 +34,8 @@ from edl_workflows.core.protocol.nodes import (
     ExitReport,
     ExitVerdict,
     Heartbeat,
+    LeaveReport,
+    LeaveVerdict,
     NodeRef,
     PresenceReport,
     ProcessReport,
@@ -65,7 +67,7 @@ from edl_workflows.runtime.process.http_api import (
 from edl_workflows.services.master.master import Master, WriteUrgency
 from edl_workflows.services.master.metrics import render_metrics
 from edl_workflows.services.master.state import messages, model_messages, training_messages, views
-from edl_workflows.services.master.state.nodes import standstill
+from edl_workflows.services.master.state.nodes import leaving_steps, standstill
 
 MAX_BODY = 16 * 2**20
 """Bytes. The largest sensible message, 10,000 failed shards with a reason each, has about 12 MB."""
@@ -182,8 +184,16 @@ def _node_routes(server: _RouteServer, master: Master) -> None:
     @server.serve(routes.EXIT)
     async def exited(message: ExitReport) -> ExitVerdict:
         while (verdict := messages.decide_exit(state, message, master.now())) is None:
+            if master.closing:
+                raise UnavailableError("this master ends; the next one decides")
             await master.moved(0.5)
         return verdict
+
+    @server.serve(routes.LEAVE, None)
+    def leaves(message: LeaveReport) -> LeaveVerdict:
+        leaving_steps.record_leave(state, message, master.now())
+        master.changed(GROUPED)
+        return leaving_steps.leave_verdict(state, message, master.now())
 
     @server.serve(routes.STACKS, GROUPED, consequences=False)
     def stacks(message: StackReport) -> None:

@@ -17,6 +17,7 @@ import structlog
 
 from edl_workflows.core.backoff import Backoff
 from edl_workflows.core.exceptions import ConflictError, EdlError, NotFoundError, UnavailableError
+from edl_workflows.core.jobs.elastic_job import separate_copies
 from edl_workflows.core.jobs.scale_plan.model import ScalePlanSpec
 from edl_workflows.services.master.master import Master, WriteUrgency
 from edl_workflows.services.master.state import observations, views
@@ -63,6 +64,9 @@ class MasterBackend(Protocol):
             UnavailableError: not possible now.
             EdlError: the plan is refused.
         """
+
+    def is_job_deleted(self) -> bool:
+        """Whether the job is deleted, or is being deleted."""
 
     def report_plan(self, rollout: Rollout, status: dict[str, Any]) -> None:
         """Merge `status` into the status of a ScalePlan.
@@ -330,7 +334,7 @@ class Effects:
         if self._warned_of_copies or not views.trains_copies(stored, self._master.state.settings):
             return
         log.warning("each worker trains its own copy of the model", workers=stored.own_copies)
-        await self._warn("SeparateCopies", views.OWN_COPIES)
+        await self._warn(separate_copies.CONDITION, views.copies_warning(stored))
         self._warned_of_copies = True
 
     async def _warn(self, reason: str, message: str) -> None:

@@ -13,13 +13,19 @@ from typing import Any
 
 import structlog
 
-from edl_workflows.core.exceptions import AlreadyExistsError, ManifestError, UnavailableError
+from edl_workflows.core.exceptions import (
+    AlreadyExistsError,
+    EdlError,
+    ForbiddenError,
+    ManifestError,
+    UnavailableError,
+)
 from edl_workflows.core.jobs import manifests
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob
 from edl_workflows.core.jobs.scale_plan import manual_plan
 from edl_workflows.core.jobs.scale_plan.model import PodMeta, ScalePlan, ScalePlanSpec
 from edl_workflows.core.jobs.scale_plan.plan_order import age_key, belongs_to_earlier_job
-from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes import lost_pods, names, pod_state
 from edl_workflows.runtime.kube import client, resources
 from edl_workflows.runtime.kube.cache import ObjectChange
 from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
@@ -28,9 +34,11 @@ from edl_workflows.runtime.kube.informer import Informer
 from edl_workflows.runtime.kube.resources import Scope
 from edl_workflows.services.master.master import Master, WriteUrgency
 from edl_workflows.services.master.state import observations
-from edl_workflows.services.master.state.job import RolloutRequest
+from edl_workflows.services.master.state.job import MachineLoss, RolloutRequest
+from edl_workflows.services.master.state.nodes import leaving_steps
 from edl_workflows.services.master.state.nodes.pod_requests import PodRequest
-from edl_workflows.services.master.state.nodes.registry import JobNode
+from edl_workflows.services.master.state.nodes.registry import ExitReason, JobNode
+from edl_workflows.services.master.state.nodes.relaunch import exit_reason
 from edl_workflows.services.master.state.observations import ObservedPod, PodPhase
 from edl_workflows.services.master.state.rollouts.rollout import Rollout
 from edl_workflows.services.master.state.settings import Timeouts, settings_of
@@ -89,6 +97,15 @@ class KubernetesBackend:
             if existing is None or not self._wants(existing, spec):
                 raise
 
+    def is_job_deleted(self) -> bool:
+        try:
+            job = client.find_listed(self._cluster, resources.ELASTIC_JOBS, self._job.metadata.name)
+        except ForbiddenError:
+            return True  # the rights of this master are deleted with the job
+        except EdlError:
+            return False
+        return job is None or not _is_same(job, self._job) or manifests.is_terminating(job)
+
     def report_plan(self, rollout: Rollout, status: dict[str, Any]) -> None:
         client.patch_status(self._cluster, resources.SCALE_PLANS, rollout.name, status, uid=rollout.uid)
 
@@ -132,6 +149,10 @@ class KubernetesBackend:
                 "resource": node.resource,
             }
         )
+
+
+def _is_same(manifest: Mapping[str, Any], job: ElasticJob) -> bool:
+    return str(manifest["metadata"]["uid"]) == job.metadata.uid
 
 
 def _replacing_patch(previous: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,14 +235,16 @@ class ClusterWatch:
         self._scheduled = False
         state, now = self._master.state, self._master.now()
         job = self._own_job()
-        if job is None:
-            return  # the job is deleted, and this pod will be, too
+        if job is None:  # deleted, and this pod will be, too
+            leaving_steps.record_deletion(state)
+            self._master.changed(WriteUrgency.NOW)
+            return
         state.settings = settings_of(job, job.metadata.namespace or "default", self._timeouts)
         plans = self._own_plans()
         observations.observe_pod_requests(
             state, {plan.metadata.name: plan.status.phase for plan in plans if plan.auto}, now
         )
-        observations.observe_pods(state, self._own_pods(), now)
+        observations.observe_pods(state, self._own_pods(now), now)
         observations.observe_plans(state, [RolloutRequest.of(plan) for plan in plans if not plan.auto])
         self._master.changed(WriteUrgency.GROUPED)
 
@@ -253,28 +276,59 @@ class ClusterWatch:
                 plans.append(plan)
         return sorted(plans, key=age_key)
 
-    def _own_pods(self) -> list[ObservedPod]:
+    def _own_pods(self, now: float) -> list[ObservedPod]:
         owned = (pod for pod in self._pods.cache.items() if manifests.owned_by(pod, self._job))
-        return [seen for pod in owned if (seen := observe_pod(pod)) is not None]
+        return [seen for pod in owned if (seen := observe_pod(pod, now)) is not None]
 
 
-def observe_pod(pod: Mapping[str, Any]) -> ObservedPod | None:
-    """A training pod as the state needs it; None for another pod, such as the master's own."""
+def observe_pod(pod: Mapping[str, Any], now: float) -> ObservedPod | None:
+    """A training pod as the state needs it; None for another pod, such as the master's own.
+
+    Args:
+        pod: the pod.
+        now: Unix seconds.
+    """
     labels = pod["metadata"].get("labels") or {}
     node_type, index = labels.get(names.REPLICA_TYPE_LABEL), labels.get(names.REPLICA_INDEX_LABEL, "")
     if node_type not in names.NODE_PORTS or not index.isdecimal():
         return None
     status = pod.get("status") or {}
-    container: Mapping[str, Any] = next(iter(status.get("containerStatuses") or []), {})
-    ended = (container.get("state") or {}).get("terminated") or {}
+    ended = manifests.failed_init_container(pod) or pod_state.own_end(pod)
+    words = manifests.last_words(pod).removeprefix(": ") if "name" in ended else ended.get("message")
+    cause = _find_cause(pod)
+    if cause is ExitReason.KILLED:  # what it wrote before is no cause
+        words = ""
     return ObservedPod(
         node_type,
         int(index),
-        PodPhase(status.get("phase") or "Pending"),
+        PodPhase(pod_state.pod_phase(pod)),
         ended.get("exitCode"),
         status.get("reason") or ended.get("reason") or "",
-        status.get("message") or ended.get("message") or "",
+        status.get("message") or words or "",
+        bool(pod_state.outliving_containers(pod)),
+        _find_loss(pod, now),
+        cause,
     )
+
+
+def _find_cause(pod: Mapping[str, Any]) -> ExitReason | None:
+    """What ended a failed pod, where its exit code and reason alone do not say it."""
+    if pod_state.pod_phase(pod) != "Failed":
+        return None
+    if manifests.is_terminating(pod) or pod_state.marked_disrupted(pod):
+        ended = pod_state.own_end(pod)
+        return exit_reason(ended.get("exitCode") or None, ended.get("reason") or "", asked=True)
+    if manifests.failed_init_container(pod):
+        return ExitReason.INIT
+    return ExitReason.REFUSED if manifests.refused_by_node(pod) else None
+
+
+def _find_loss(pod: Mapping[str, Any], now: float) -> MachineLoss | None:
+    left = lost_pods.seconds_until_gone(pod, datetime.fromtimestamp(now, UTC))
+    since = lost_pods.unreachable_since(pod)
+    if left is None and since is None:
+        return None
+    return MachineLoss(None if left is None else now + left, None if since is None else since.timestamp())
 
 
 def read_job(cluster: Cluster, name: str) -> ElasticJob:

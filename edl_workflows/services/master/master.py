@@ -12,7 +12,7 @@ from enum import IntEnum
 
 import structlog
 
-from edl_workflows.core.exceptions import UnavailableError
+from edl_workflows.core.exceptions import ForbiddenError, NotFoundError, UnavailableError
 from edl_workflows.core.protocol.nodes import Directive, NodeRef
 from edl_workflows.services.master.state import views
 from edl_workflows.services.master.state.job import JobState
@@ -72,6 +72,8 @@ class Master:
         self._looked = max(clock(), state.newest_time)
         self._written = b""
         self._wake = asyncio.Event()
+        self.closing = False
+        """Whether the server stops, so that no call waits any longer."""
         self._moved = Broadcast()
         self._committed = Broadcast()
 
@@ -131,6 +133,12 @@ class Master:
         while self._durable < change:
             await self._committed.wait()
 
+    def close(self) -> None:
+        """Answer all long polls now, because the server stops."""
+        self.closing = True
+        self._committed.notify()
+        self._moved.notify()
+
     async def moved(self, seconds: float) -> None:
         """Wait until the state may have changed, at most for `seconds`."""
         await self._moved.wait(seconds)
@@ -138,7 +146,7 @@ class Master:
     async def wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
         """Wait until a condition of the state holds, at most for `seconds`."""
         deadline = time.monotonic() + seconds
-        while not condition() and (left := deadline - time.monotonic()) > 0:
+        while not (condition() or self.closing) and (left := deadline - time.monotonic()) > 0:
             await self.moved(left)
 
     async def committed(self, seconds: float) -> None:
@@ -160,7 +168,7 @@ class Master:
         deadline = asyncio.get_running_loop().time() + seconds
         while (directive := self.directive(ref)).revision <= after:
             left = deadline - asyncio.get_running_loop().time()
-            if left <= 0:
+            if left <= 0 or self.closing:
                 break
             await self._committed.wait(left)
         return directive
@@ -207,6 +215,13 @@ class Master:
             except UnavailableError as error:
                 log.warning("state not stored, trying again", error=str(error))
                 await asyncio.sleep(RETRY)
+            except (NotFoundError, ForbiddenError) as error:
+                # Store and rights may go a moment before the job is seen to be deleted.
+                await self.wait_until(lambda: self.state.volatile.departure.deleted, RETRY)
+                if not self.state.volatile.departure.deleted:
+                    raise
+                log.info("the state is no longer stored: the job is deleted", error=str(error))
+                return
             else:
                 self.commits += 1
                 return

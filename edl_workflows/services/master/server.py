@@ -22,11 +22,12 @@ from edl_workflows.services.master.app import create_app
 from edl_workflows.services.master.autoscaler import JobAutoscaler
 from edl_workflows.services.master.brain import BrainAccess, BrainClient, JobIdentity
 from edl_workflows.services.master.effects import Effects, MasterBackend
-from edl_workflows.services.master.master import Master
+from edl_workflows.services.master.master import Master, WriteUrgency
 from edl_workflows.services.master.optimizers import BrainService, Optimizers
 from edl_workflows.services.master.standalone import StandaloneBackend, add_plan_routes
 from edl_workflows.services.master.state import observations
 from edl_workflows.services.master.state.job import JobState
+from edl_workflows.services.master.state.nodes import leaving_steps
 from edl_workflows.services.master.state.settings import JobSettings, Timeouts, settings_of
 from edl_workflows.services.master.state.stored_state import StoredState
 from edl_workflows.services.master.store import ConfigMapStore, FileStore, StateStore
@@ -35,6 +36,12 @@ SUCCEEDED = 0
 FAILED = 1
 INTERRUPTED = 143
 """The master was told to end, which is not the job's fault; it is to be started again."""
+ASK_SECONDS = 2.0
+"""Most seconds for which a master that is told to end asks whether its job is deleted."""
+GATHER_SECONDS = 1.5
+"""Seconds within which nodes report that they are told to end, too."""
+DEPARTURE_SECONDS = 3600.0
+"""Most seconds for which it then waits for them. Its pod's grace is usually shorter."""
 LINGER = 10.0
 """Most seconds for which the master keeps serving after the job's end, so that nodes learn of it."""
 
@@ -207,12 +214,14 @@ async def serve_master(parts: MasterParts, address: ListenAddress) -> int:
             await asyncio.wait([*running, over, stopped], return_when=asyncio.FIRST_COMPLETED)
             _raise_failure(running)
             if not over.done():
+                await _serve_departures(parts)
                 return INTERRUPTED
             effects.log_unreported_end()
             outcome = parts.master.state.outcome
             log.info("the job is over", outcome=outcome)
             return SUCCEEDED if outcome is not None and outcome.succeeded else FAILED
         finally:
+            parts.master.close()
             server.should_exit = True
             await asyncio.wait([running[2]], timeout=5)
             for task in (over, stopped, *reversed(running)):
@@ -220,6 +229,21 @@ async def serve_master(parts: MasterParts, address: ListenAddress) -> int:
             await asyncio.gather(*running, over, stopped, return_exceptions=True)
             if parts.master.stored.outcome is None:
                 await effects.last_report()
+
+
+async def _serve_departures(parts: MasterParts) -> None:
+    """Serve on for nodes that were told to end together with this master: they may still save.
+
+    If the master alone is told to end, as by an eviction, its nodes train on, and nobody waits.
+    """
+    master = parts.master
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ASK_SECONDS):
+            if await asyncio.to_thread(parts.outside.is_job_deleted):
+                leaving_steps.record_deletion(master.state)
+                master.changed(WriteUrgency.NOW)
+    await master.wait_until(lambda: leaving_steps.somebody_leaves(master.state), GATHER_SECONDS)
+    await master.wait_until(lambda: not leaving_steps.somebody_leaves(master.state), DEPARTURE_SECONDS)
 
 
 async def _until_over(parts: MasterParts, effects: Effects) -> None:

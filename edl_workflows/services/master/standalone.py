@@ -88,6 +88,10 @@ class StandaloneBackend:
             plan["status"] = status
             self._save()
 
+    def is_job_deleted(self) -> bool:
+        """Return False: there is no object that could be deleted."""
+        return False
+
     def report_job(self, status: dict[str, Any]) -> None:
         """Do nothing: only `GET /v1/status` is read."""
 

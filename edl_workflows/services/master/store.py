@@ -4,14 +4,17 @@ Both replace the whole document at once; `edl_workflows.services.master.master` 
 """
 
 import os
+import secrets
 from pathlib import Path
 from typing import Any, Protocol
 
-from edl_workflows.core.exceptions import ConflictError, InvalidError, NotFoundError
+from edl_workflows.core.exceptions import ConflictError, InvalidError
 from edl_workflows.core.kubernetes import names
 from edl_workflows.runtime.kube import client, resources
 from edl_workflows.runtime.kube.connect import Cluster
 
+CLAIMS = 20
+"""Attempts to take the ConfigMap over from a master that writes it, about once a second."""
 MAX_CONFIG_MAP = 1_000_000
 """Bytes; the API server rejects more than 1 MiB."""
 
@@ -80,6 +83,9 @@ class FileStore:
 class ConfigMapStore:
     """The job's state ConfigMap, created by the controller. Its resourceVersion fences off a second master.
 
+    The master that has loaded it last owns it: an earlier one, which may still run on a machine that has lost
+    its contact, can't write any more.
+
     Args:
         cluster: with the job's namespace.
         job: the job's name.
@@ -91,6 +97,7 @@ class ConfigMapStore:
     def __init__(self, cluster: Cluster, job: str) -> None:
         self._cluster = cluster
         self._name = names.state_config_map_name(job)
+        self._owner = secrets.token_hex(8)
         self._version = ""
         self._stored: str | None = None
 
@@ -99,9 +106,18 @@ class ConfigMapStore:
         return f"ConfigMap {self._cluster.namespace}/{self._name}, data.{names.STATE_KEY}"
 
     def load(self) -> bytes | None:
-        """Raise NotFoundError if there is no such ConfigMap."""
-        config_map = client.get(self._cluster, resources.CONFIG_MAPS, self._name)
-        self._remember(config_map)
+        """Take the ConfigMap over. Raise NotFoundError if there is none, ConflictError if another master
+        keeps writing it."""
+        for attempts_left in reversed(range(CLAIMS)):
+            self._remember(client.get(self._cluster, resources.CONFIG_MAPS, self._name))
+            claim = {names.STATE_OWNER_ANNOTATION: self._owner}
+            body = {"metadata": {"resourceVersion": self._version, "annotations": claim}}
+            try:
+                self._remember(client.patch(self._cluster, resources.CONFIG_MAPS, self._name, body))
+                break
+            except ConflictError:  # the earlier master has just written
+                if not attempts_left:
+                    raise
         return self._stored.encode() if self._stored else None
 
     def save(self, document: bytes) -> None:
@@ -123,14 +139,13 @@ class ConfigMapStore:
 
     def _check_still_ours(self, text: str) -> None:
         """Find out why the ConfigMap changed: our own write, whose answer was lost; an edit of its metadata;
-        or another master's write, which raises ConflictError.
+        or another master's write, which raises ConflictError. If it is gone, raise NotFoundError.
         """
         before = self._stored
-        try:
-            self._remember(client.get(self._cluster, resources.CONFIG_MAPS, self._name))
-        except NotFoundError as error:
-            raise ConflictError(f"ConfigMap {self._name} is gone: the job was deleted") from error
-        if self._stored not in (before, text):
+        config_map = client.get(self._cluster, resources.CONFIG_MAPS, self._name)
+        self._remember(config_map)
+        owner = (config_map["metadata"].get("annotations") or {}).get(names.STATE_OWNER_ANNOTATION)
+        if self._stored not in (before, text) or owner not in (None, self._owner):
             raise ConflictError(f"ConfigMap {self._name}: another master of this job wrote it; this one ends")
 
     def _remember(self, config_map: dict[str, Any]) -> None:

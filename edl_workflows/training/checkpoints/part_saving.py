@@ -28,8 +28,8 @@ its own part took."""
 
 @runtime_checkable
 class PartFramework(Protocol):
-    """What an adapter implements, in addition to `edl_workflows.training.collective.world.Framework`, so that
-    all members save checkpoints together."""
+    """What an adapter implements, in addition to `edl_workflows.training.collective.framework.Framework`, so
+    that all members save checkpoints together."""
 
     def part_state(self, step: int, metadata: Mapping[str, str], part: Part) -> "State":
         """This member's part of the state of model and optimizer to save."""

@@ -116,6 +116,7 @@ class CheckpointSaver:
     def configure(self, save: Callable[[], CheckpointRef], every_seconds: float | None) -> None:
         """See `Job.save_with`."""
         self._save, self._first_stage = save, None
+        self._reporter.report_saves()
         self._every = every_seconds or float("inf")
         self._copy_every = self._next_copied = float("inf")
         self._next_stored = time.monotonic() + self._every
@@ -124,6 +125,7 @@ class CheckpointSaver:
         """See `Job.save_in_two_stages`."""
         first.on_failure = self._report_failure
         self._first_stage = first
+        self._reporter.report_saves()
         self._every = options.every_seconds or float("inf")
         self._copy_every = options.memory_seconds or float("inf")
         self._next_stored = time.monotonic() + self._every

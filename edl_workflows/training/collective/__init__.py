@@ -11,12 +11,13 @@ from edl_workflows import import_on_use
 
 if TYPE_CHECKING:
     from edl_workflows.training.checkpoints.tensors import State
+    from edl_workflows.training.collective.framework import Framework, Reduced, Saving, Wishes
     from edl_workflows.training.collective.regrouping import (
         DamagedStateError,
         Place,
         RegroupingFramework,
     )
-    from edl_workflows.training.collective.world import Framework, Reduced, Saving, Wishes, World, training
+    from edl_workflows.training.collective.world import World, training
     from edl_workflows.training.data.sampler import Dataset
     from edl_workflows.training.options import TrainingOptions
 
@@ -38,14 +39,14 @@ __all__ = [
 _MODULES = {
     "DamagedStateError": "edl_workflows.training.collective.regrouping",
     "Dataset": "edl_workflows.training.data.sampler",
-    "Framework": "edl_workflows.training.collective.world",
+    "Framework": "edl_workflows.training.collective.framework",
     "Place": "edl_workflows.training.collective.regrouping",
-    "Reduced": "edl_workflows.training.collective.world",
+    "Reduced": "edl_workflows.training.collective.framework",
     "RegroupingFramework": "edl_workflows.training.collective.regrouping",
-    "Saving": "edl_workflows.training.collective.world",
+    "Saving": "edl_workflows.training.collective.framework",
     "State": "edl_workflows.training.checkpoints.tensors",
     "TrainingOptions": "edl_workflows.training.options",
-    "Wishes": "edl_workflows.training.collective.world",
+    "Wishes": "edl_workflows.training.collective.framework",
     "World": "edl_workflows.training.collective.world",
     "training": "edl_workflows.training.collective.world",
 }

@@ -6,19 +6,20 @@ at once (`edl_workflows.core.protocol.cluster.Member.process`), and each survivo
 1. leaves the group of the old version. A thread that watches the master's directive aborts the collective
    operation under way, so that no member waits for a dead one;
 2. forms the group of the new version;
-3. compares its newest step with those of the others. A member has made a step once it has received all
-   reduced gradients, so it can be one step ahead of another member, but never two. Members that are behind,
-   and new members, get the state of a member that is not behind.
+3. compares its progress with that of the others. A member has made a step once it has received all reduced
+   gradients, so it can be one step ahead of another member, or one end of an epoch, but never two. Members
+   that are behind, and new members, get the state of a member that is not behind.
 
 A member that joins follows the same steps, beginning without a state.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.core.protocol.nodes import CLUSTER_LOST_EXIT_CODE, STATE_DAMAGED_EXIT_CODE
+from edl_workflows.training.collective.epochs import EpochEnds
 from edl_workflows.training.job import Job
 
 
@@ -50,11 +51,29 @@ class Progress(NamedTuple):
         step: global step; `NO_STATE` for a member that has no model yet.
         epoch: as in `edl_workflows.training.data.sampler.ElasticSampler`.
         completed: as in `edl_workflows.training.data.sampler.ElasticSampler`.
+        ends: the ends of epochs.
     """
 
     step: int
     epoch: int
     completed: int
+    ends: EpochEnds = EpochEnds()
+
+    @property
+    def events(self) -> int:
+        """Number of steps and ends of epochs, of which all members have the same ones in the same order;
+        `NO_STATE` without a model."""
+        return NO_STATE if self.step == NO_STATE else self.step + self.ends.ended
+
+    def to_numbers(self) -> list[int]:
+        """For a broadcast."""
+        return [self.step, self.epoch, self.completed, *self.ends.to_numbers()]
+
+    @classmethod
+    def of_numbers(cls, numbers: Sequence[int]) -> Self:
+        """The inverse of `to_numbers`."""
+        step, epoch, completed, *ends = numbers
+        return cls(step, epoch, completed, EpochEnds.of_numbers(ends))
 
 
 class CannotTakePartError(UnavailableError):
@@ -75,8 +94,8 @@ NOTHING_YET = Progress(NO_STATE, 1, 0)
 
 @runtime_checkable
 class RegroupingFramework(Protocol):
-    """What an adapter implements, in addition to `edl_workflows.training.collective.world.Framework`, so that
-    its processes continue when the members change. All methods but `prepare`, `interrupt`, `waiting` and
+    """What an adapter implements, in addition to `edl_workflows.training.collective.framework.Framework`, so
+    that its processes continue when the members change. All methods but `prepare`, `interrupt`, `waiting` and
     `close` are collective."""
 
     def prepare(self) -> None:
@@ -186,11 +205,13 @@ class GroupChanges:
 
     def _form(self, mine: Progress) -> Progress:
         self._framework.regroup(self._find_place())
-        steps = self._framework.compare(mine.step)
-        newest = max(steps)
+        events = self._framework.compare(mine.events)
+        newest = max(events)
         if newest == NO_STATE:
             raise UnavailableError(f"no member of version {self._job.version} holds the model")
-        if min(steps) == newest:
+        if min(events) == newest:
             return mine
-        numbers = self._framework.broadcast(list(mine), steps.index(newest), load=mine.step < newest)
-        return Progress(*numbers)
+        numbers = self._framework.broadcast(
+            mine.to_numbers(), events.index(newest), load=mine.events < newest
+        )
+        return Progress.of_numbers(numbers)

@@ -15,6 +15,8 @@ If a member is lost and the framework can form another group in the same process
 continue with the model in memory (`edl_workflows.training.collective.regrouping`). Otherwise they exit, and
 new processes start from a checkpoint.
 
+The end of an epoch is such an event, too (`edl_workflows.training.collective.epochs`).
+
 A framework implements `Framework`; the adapters are in `edl_workflows.training.frameworks`.
 """
 
@@ -22,20 +24,26 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edl_workflows.core.exceptions import CheckpointError, InvalidError, UnavailableError
 from edl_workflows.core.protocol.cluster import CheckpointRef
 from edl_workflows.core.protocol.nodes import CLUSTER_LOST_EXIT_CODE
 from edl_workflows.training import addresses
 from edl_workflows.training.checkpoints.checkpoint_parts import Part
-from edl_workflows.training.checkpoints.checkpoints import CheckpointStore
 from edl_workflows.training.checkpoints.part_saving import PartFramework
-from edl_workflows.training.checkpoints.remote_store import open_store
 from edl_workflows.training.checkpoints.saving import SaveWish
 from edl_workflows.training.checkpoints.two_stages import TwoStages
 from edl_workflows.training.cluster_member import TERMINATED
+from edl_workflows.training.collective.epochs import (
+    BestCheckpoint,
+    EpochEnds,
+    choose_monitored,
+    of_numbers,
+    to_numbers,
+)
+from edl_workflows.training.collective.framework import Framework, Saving, Wishes
 from edl_workflows.training.collective.regrouping import (
     CannotTakePartError,
     GroupChanges,
@@ -45,114 +53,17 @@ from edl_workflows.training.collective.regrouping import (
 )
 from edl_workflows.training.data.sampler import Dataset, ElasticSampler
 from edl_workflows.training.job import Job
-from edl_workflows.training.options import TrainingOptions
 
 if TYPE_CHECKING:
-    from edl_workflows.training.checkpoints.tensors import Array, State
+    from edl_workflows.training.checkpoints.tensors import State
 
 DATA = "data"
 """Key of the data position in a saved state's metadata."""
+ENDS = "epochs"
+"""Key of the ends of epochs in a saved state's metadata; absent without `World.epochs`."""
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What the master asks of a member (0 or 1); after the reduction, of how many members it asks that.
-
-    Attributes:
-        drain: to stop at the next step boundary.
-        leave: to exit.
-        save: what the chief wants all members to save after the step, as a number of `SaveWish`; used only by
-            adapters whose members save together (`PartFramework`).
-    """
-
-    drain: float = 0.0
-    leave: float = 0.0
-    save: float = 0.0
-
-
-@dataclass(frozen=True)
-class Reduced:
-    """The results of a step's reduction, which are the same in all members.
-
-    Attributes:
-        loss: mean loss over the records of the global batch.
-        wishes: the members' wishes, summed.
-    """
-
-    loss: float
-    wishes: Wishes
-
-
-class Framework(Protocol):
-    """What an adapter for a training framework implements.
-
-    `join`, `broadcast`, `step` and `meet` are collective: all members call them in the same order. They raise
-    UnavailableError when the group is broken.
-    """
-
-    def join(self, place: Place) -> None:
-        """Build the model, form the group with the other members of the version, and warm up, that is, run
-        once and undo everything that training will run. The previous version may still train in the meantime.
-        """
-        ...
-
-    def state(self, step: int, metadata: Mapping[str, str]) -> "State":
-        """The current state of model and optimizer, to save it."""
-        ...
-
-    def load(self, tensors: Mapping[str, "Array"]) -> None:
-        """Load a saved state.
-
-        Raises:
-            CheckpointError: the state belongs to another model.
-        """
-        ...
-
-    def broadcast(self, numbers: Sequence[int]) -> list[int]:
-        """Broadcast rank 0's model and optimizer to all members, and return rank 0's `numbers`."""
-        ...
-
-    def step(self, mini_batches: Sequence[Any], wishes: Wishes) -> Reduced:
-        """Sum the gradients of the mini-batches (possibly none), all-reduce the sums, and update once with
-        the total divided by the number of records of all members. The result does not depend on which member
-        computed which mini-batch.
-        """
-        ...
-
-    def meet(self) -> None:
-        """Barrier: return when all members have called it."""
-        ...
-
-
-@dataclass(frozen=True)
-class Saving:
-    """How checkpoints are saved.
-
-    Attributes:
-        store: where checkpoints go; all members that may become rank 0 must be able to reach it.
-        every_seconds: interval of periodic checkpoints; None: only on the master's request and at the end.
-        memory_seconds: interval of additional copies that stay in the node's shared memory; None: no
-            additional copies.
-        replicate: whether the agent of another node also holds a copy.
-    """
-
-    store: CheckpointStore
-    every_seconds: float | None = 600.0
-    memory_seconds: float | None = None
-    replicate: bool = False
-
-    @classmethod
-    def from_options(cls, options: TrainingOptions) -> Self:
-        """The settings from a program's options.
-
-        Raises:
-            InvalidError: there is no driver for the checkpoints' URI.
-        """
-        store = open_store(options.checkpoint_dir, options.keep)
-        return cls(store, options.save_seconds, options.memory_seconds, options.replicate)
 
 
 class World:
@@ -178,7 +89,10 @@ class World:
         self._calls = 0
         self._reserved = False
         self._sampler = ElasticSampler(dataset, job.cluster.max_workers)
+        self._ends = EpochEnds()
+        self._epoch = 0
         self._saving = saving
+        self._best = BestCheckpoint(saving.store, job.environment.token)
         self._asked = Wishes()
         self._agreed = Wishes()
         self._changes: GroupChanges | None = None
@@ -213,7 +127,8 @@ class World:
         return self._sampler.upcoming(self.rank, self.size)
 
     def __iter__(self) -> Iterator[tuple[Sequence[int], ...]]:
-        """Record indices of this member's mini-batches, step by step, until all epochs are done.
+        """Record indices of this member's mini-batches, step by step, until all epochs are done; within
+        `epochs`, until the epoch is done.
 
         Call `step` once in each turn. Between two steps, the iteration follows the master's directive. If a
         member was lost during a step, the step's records are distributed anew among the remaining members.
@@ -221,13 +136,86 @@ class World:
         Raises:
             SystemExit: the process was asked to exit, or another version takes over.
         """
-        while not self._sampler.done:
+        while not (self._sampler.done or 0 < self._epoch < self._sampler.epoch):
             self._calls = 0
             yield self._sampler.mini_batches(self.rank, self.size)
             if self._calls != 1:
                 raise InvalidError(f"{self._calls} steps for the mini-batches of one step: call step once")
             if self.step_made and not self._sampler.done:  # at the end all members save and exit anyway
                 self._boundary()
+
+    def epochs(self) -> Iterator[int]:
+        """The numbers of the epochs, counted from 1, beginning with the present one.
+
+        Within the loop, each iteration over this object, or over a loader of it, ends with the epoch. A loop
+        that is left early ends the training, also after a restart; all members must leave it after the same
+        epoch, such as because of `epochs_since_best`.
+
+        Raises:
+            InvalidError: the program left out records of an epoch.
+        """
+        try:
+            while not (
+                self._ends.stopped or (self._sampler.done and self._ends.ended >= self._sampler.epoch - 1)
+            ):
+                self._epoch = self._ends.ended + 1
+                yield self._epoch
+                if self._sampler.epoch <= self._epoch:
+                    raise InvalidError(f"epoch {self._epoch} has more records: train until its loop ends")
+                self._ends = replace(self._ends, ended=self._epoch)
+        except GeneratorExit:
+            self._ends = replace(self._ends, stopped=True)
+            raise
+
+    @property
+    def epochs_since_best(self) -> int:
+        """Epochs that have ended since the one whose validation was the best; 0 if it is the newest."""
+        return self._ends.since_best
+
+    @property
+    def best(self) -> float:
+        """The best value of the metric that `validate` monitors; nan before a validation."""
+        return self._ends.best
+
+    def validate(
+        self, evaluate: Callable[[], Mapping[str, float]], monitor: str = "", *, maximize: bool = False
+    ) -> dict[str, float]:
+        """End an epoch with a validation. Call it once, in a turn of `epochs`, when all records of the epoch
+        are trained.
+
+        The metrics are reported. If the model is better than after all earlier epochs, it is saved as the
+        only checkpoint in the folder `best` of the checkpoints, for which training waits.
+
+        Args:
+            evaluate: returns metrics by name; called in all members, with the same model.
+            monitor: the metric that says which model is the best; "" if there is only one.
+            maximize: whether a greater value is better.
+
+        Returns:
+            The metrics of rank 0, so that all members take the same decisions.
+
+        Raises:
+            InvalidError: it is not the end of an epoch, there is no such metric, or one is malformed.
+            SystemExit: see `step`.
+        """
+        if not self._ends.ended < self._epoch < self._sampler.epoch:
+            raise InvalidError("validate once at the end of each epoch, within a loop over epochs()")
+        metrics = {name: float(value) for name, value in evaluate().items()}
+        monitor = choose_monitored(metrics, monitor)
+        while self._ends.ended < self._epoch:
+            try:
+                metrics = dict(zip(metrics, self._of_rank_0(list(metrics.values())), strict=True))
+                if self._ends.improves(metrics[monitor], maximize=maximize):
+                    self._save_best()
+                self.framework.meet()
+            except UnavailableError as error:
+                self._go_on(str(error))
+            else:
+                self._ends = self._ends.after(self._epoch, metrics[monitor], maximize=maximize)
+        metrics[monitor] = self._ends.value  # if another member had already ended the epoch
+        if self.rank == 0:
+            self.job.report(self.global_step, metrics)
+        return metrics
 
     def step(self, mini_batches: Sequence[Any]) -> tuple[int, float]:
         """Make one step together with the other members, and report it.
@@ -275,17 +263,8 @@ class World:
             self._resume(self._changes.join())
         else:
             self._begin_version()
-        saving = self._saving
-        self.job.save_in_two_stages(
-            TwoStages(
-                self._state if self.job.replica_size == 1 else self._part,
-                saving.store,
-                saving.every_seconds,
-                saving.memory_seconds,
-                saving.replicate,
-                self._part if isinstance(self.framework, PartFramework) else None,
-            )
-        )
+        self.job.expect_records(self._sampler.records_total)
+        self.job.save_in_two_stages(self._two_stages)
 
     def _begin_version(self) -> None:
         self._together(lambda: self.framework.join(self._place))
@@ -294,7 +273,8 @@ class World:
             checkpoint = self.job.start_from(self._saving.store)
             if checkpoint is not None:
                 self._restore(checkpoint)
-        self._resume(Progress(*self._together(lambda: self.framework.broadcast(list(self._progress)))))
+        numbers = self._together(lambda: self.framework.broadcast(self._progress.to_numbers()))
+        self._resume(Progress.of_numbers(numbers))
 
     def finish(self) -> None:
         """Save the last checkpoint, and finish together: no member finishes before it is stored."""
@@ -305,8 +285,21 @@ class World:
         self.job.close()
 
     @property
+    def _two_stages(self) -> TwoStages:
+        """How checkpoints are saved. Known once the model is built."""
+        saving = self._saving
+        return TwoStages(
+            self._state if self.job.replica_size == 1 else self._part,
+            saving.store,
+            saving.every_seconds,
+            saving.memory_seconds,
+            saving.replicate,
+            self._part if isinstance(self.framework, PartFramework) else None,
+        )
+
+    @property
     def _progress(self) -> Progress:
-        return Progress(self.global_step, self._sampler.epoch, self._sampler.completed)
+        return Progress(self.global_step, self._sampler.epoch, self._sampler.completed, self._ends)
 
     def _resume(self, progress: Progress) -> None:
         """Continue from the progress that all members have."""
@@ -315,6 +308,7 @@ class World:
         self._reserved = False  # parts of the state are larger if members have left
         self.global_step = progress.step
         self._sampler.go_to(progress.epoch, progress.completed)
+        self._ends = progress.ends
 
     def _go_on(self, reason: str) -> None:
         """Continue in the next group, or exit."""
@@ -333,6 +327,20 @@ class World:
             self._go_on(str(error))
             return False
         return True
+
+    def _of_rank_0(self, values: Sequence[float]) -> list[float]:
+        """The values that rank 0 passes, in all members."""
+        numbers = [number for value in values for number in to_numbers(value)]
+        if isinstance(self.framework, RegroupingFramework):
+            numbers = [self.framework.compare(number)[0] for number in numbers]
+        else:
+            numbers = self.framework.broadcast(numbers)
+        return [of_numbers(pair) for pair in zip(numbers[::2], numbers[1::2], strict=True)]
+
+    def _save_best(self) -> None:
+        part = self.job.replica_size > 1
+        if part or self.job.is_chief:
+            self._best.save(self._two_stages, self.job.version, part=part)
 
     def _boundary(self) -> None:
         if self._agreed.leave:
@@ -379,7 +387,7 @@ class World:
         try:
             if self.job.replica_size == 1:
                 with self.job.state(checkpoint, self._saving.store) as saved:
-                    self._sampler.load_state_dict(_position(saved.metadata, checkpoint))
+                    self._restore_position(saved.metadata, checkpoint)
                     self.framework.load(saved.tensors)
             else:
                 self._restore_shards(checkpoint)
@@ -392,8 +400,17 @@ class World:
         assert isinstance(self.framework, PartFramework)
         with self.job.state_parts(checkpoint, self._saving.store) as loaded_parts:
             parts = list(loaded_parts)
-            self._sampler.load_state_dict(_position(parts[0].metadata, checkpoint))
+            self._restore_position(parts[0].metadata, checkpoint)
             self.framework.load_parts(parts, checkpoint.uri)
+
+    def _restore_position(self, metadata: Mapping[str, str], checkpoint: CheckpointRef) -> None:
+        try:
+            position = json.loads(metadata[DATA])
+            ends = json.loads(metadata.get(ENDS, "{}"))
+        except (KeyError, ValueError) as error:
+            raise CheckpointError(f"{checkpoint.uri}: holds no data position of a collective job") from error
+        self._sampler.load_state_dict(position)
+        self._ends = EpochEnds.of_saved({"ended": self._sampler.epoch - 1, **ends}, checkpoint.uri)
 
     @property
     def _save_together(self) -> bool:
@@ -410,7 +427,8 @@ class World:
 
     @property
     def _metadata(self) -> dict[str, str]:
-        return {DATA: json.dumps(self._sampler.state_dict())}
+        ends = {ENDS: json.dumps(asdict(self._ends))} if self._epoch else {}
+        return {DATA: json.dumps(self._sampler.state_dict()), **ends}
 
 
 @contextlib.contextmanager
@@ -455,10 +473,3 @@ def find_place(job: Job) -> Place:
     reached = [addresses.resolve(member.address) for member in cluster.workers]
     reached[rank] = job.environment.listen_address(cluster.version)
     return Place(cluster.version, rank, tuple(reached))
-
-
-def _position(metadata: Mapping[str, str], checkpoint: CheckpointRef) -> Any:
-    try:
-        return json.loads(metadata[DATA])
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"{checkpoint.uri}: holds no data position of a collective job") from error

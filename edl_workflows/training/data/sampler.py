@@ -1,10 +1,10 @@
 """Decides which records each member of a collective job trains in each step, for any number of members.
 
-The global batch is fixed: N mini-batches of `Dataset.batch_size` records, where N is the maximum number of
-workers. A step's mini-batches are consecutive parts of the epoch's order of records, and `mini_batch_counts`
-distributes them among the ranks. So the position in the data is just a place in that order, whatever the
-number of members. When the number changes, the rest of the epoch is split among the new members. Only the
-records of steps after a restored checkpoint are trained twice.
+The global batch is fixed: N mini-batches of at most `Dataset.batch_size` records, where N is the maximum
+number of workers, or follows from `Dataset.global_batch`. A step's mini-batches are consecutive parts of the
+epoch's order of records, and `mini_batch_counts` distributes them among the ranks. So the position in the
+data is just a place in that order, whatever the number of members. When the number changes, the rest of the
+epoch is split among the new members. Only the records of steps after a restored checkpoint are trained twice.
 
 Pure: every member computes its share by itself.
 """
@@ -25,12 +25,14 @@ class Dataset:
 
     Attributes:
         size: number of records in an epoch.
-        batch_size: number of records in a mini-batch. With the maximum number of workers, each worker trains
-            one mini-batch per step.
+        batch_size: number of records in a mini-batch, that is, in one forward pass.
         num_epochs: number of passes over all records; 0 or less: endless.
         shuffle: whether each epoch has its own random order.
         seed: seed of the shuffle. The same seed gives the same order in every process and after every
             restart.
+        global_batch: number of records in a step of all members together, whatever their number; they
+            accumulate as many mini-batches as it takes. 0: one mini-batch for each of the maximum number of
+            workers, so that the global batch depends on ``rendezvous.maxNodes``.
     """
 
     size: int
@@ -38,13 +40,29 @@ class Dataset:
     num_epochs: int = 1
     shuffle: bool = True
     seed: int = 0
+    global_batch: int = 0
 
     def __post_init__(self) -> None:
-        if self.size < 1 or self.batch_size < 1:
+        if self.size < 1 or self.batch_size < 1 or self.global_batch < 0:
             raise InvalidError(
-                f"a data set of {self.size} records in mini-batches of {self.batch_size}: "
-                "both must be at least 1"
+                f"a data set of {self.size} records in mini-batches of {self.batch_size} and steps of "
+                f"{self.global_batch}: the first two must be at least 1, the third at least 0"
             )
+
+    def count_mini_batches(self, max_workers: int) -> int:
+        """Number of mini-batches in a step.
+
+        Raises:
+            InvalidError: some of the maximum number of workers would have nothing to compute.
+        """
+        count = -(-self.global_batch // self.batch_size) or max_workers
+        if not 1 <= max_workers <= count:
+            raise InvalidError(
+                f"a step of {self.global_batch} records has {count} mini-batches of {self.batch_size}, and "
+                f"rendezvous.maxNodes is {max_workers}: each worker needs at least one; use a larger "
+                "global_batch, a smaller batch_size, or fewer workers"
+            )
+        return count
 
 
 class ElasticSampler:
@@ -52,7 +70,7 @@ class ElasticSampler:
 
     Args:
         dataset: what to sample.
-        max_workers: N, the number of mini-batches in a global batch.
+        max_workers: the maximum number of workers.
 
     Attributes:
         epoch: epoch of the next step, counted from 1.
@@ -60,10 +78,9 @@ class ElasticSampler:
     """
 
     def __init__(self, dataset: Dataset, max_workers: int) -> None:
-        if max_workers < 1:
-            raise InvalidError(f"a global batch of {max_workers} mini-batches: it needs at least 1")
         self._dataset = dataset
         self._max_workers = max_workers
+        self._count = dataset.count_mini_batches(max_workers)
         self.epoch = 1
         self.completed = 0
         self._order = self._shuffled()
@@ -79,9 +96,15 @@ class ElasticSampler:
         return (self.epoch - 1) * self._dataset.size + self.completed
 
     @property
+    def records_total(self) -> int:
+        """Records of all epochs; 0 if there is no last one."""
+        return max(0, self._dataset.num_epochs) * self._dataset.size
+
+    @property
     def batch_records(self) -> int:
         """Records of all members in the next step; fewer in the last step of an epoch."""
-        return min(self._max_workers * self._dataset.batch_size, self._dataset.size - self.completed)
+        whole = self._dataset.global_batch or self._count * self._dataset.batch_size
+        return min(whole, self._dataset.size - self.completed)
 
     def mini_batches(self, rank: int, members: int) -> tuple[Sequence[int], ...]:
         """The records of a member's mini-batches in the next step.
@@ -95,7 +118,7 @@ class ElasticSampler:
         Raises:
             InvalidError: there are more members than mini-batches, or there is no such rank.
         """
-        counts = mini_batch_counts(self._max_workers, members)
+        counts = mini_batch_counts(self._count, members)
         if not 0 <= rank < members:
             raise InvalidError(f"rank {rank} among {members} members: 0 to {members - 1} are possible")
         first = sum(counts[:rank])
@@ -157,7 +180,7 @@ class ElasticSampler:
         self._order = self._shuffled()
 
     def _mini_batch(self, number: int) -> Sequence[int]:
-        each, rest = divmod(self.batch_records, self._max_workers)
+        each, rest = divmod(self.batch_records, self._count)
         start = self.completed + number * each + min(number, rest)
         places = range(start, start + each + (number < rest))
         return places if self._order is None else [self._order[place] for place in places]
@@ -172,20 +195,22 @@ def _order(dataset: Dataset) -> State:
     return {"size": dataset.size, "shuffle": int(dataset.shuffle), "seed": dataset.seed}
 
 
-def mini_batch_counts(max_workers: int, workers: int) -> tuple[int, ...]:
+def mini_batch_counts(mini_batches: int, workers: int) -> tuple[int, ...]:
     """The number of mini-batches that each worker computes in a step, by rank: ⌊N/N0⌋ + (1 if rank < N mod
     N0).
 
     This is the "fixed batch size" of DLRover's design.
 
     Args:
-        max_workers: N, which is also the number of mini-batches in a global batch.
+        mini_batches: N, the number of mini-batches in a global batch.
         workers: N0, the present number of workers.
 
     Raises:
         InvalidError: there is no worker, or more than N: some would have nothing to compute.
     """
-    if not 1 <= workers <= max_workers:
-        raise InvalidError(f"{workers} workers can't share a batch of {max_workers}: 1 to {max_workers} can")
-    each, rest = divmod(max_workers, workers)
+    if not 1 <= workers <= mini_batches:
+        raise InvalidError(
+            f"{workers} workers can't share a batch of {mini_batches}: 1 to {mini_batches} can"
+        )
+    each, rest = divmod(mini_batches, workers)
     return tuple(each + (rank < rest) for rank in range(workers))

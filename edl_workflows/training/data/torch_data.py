@@ -46,7 +46,8 @@ class ElasticDataLoader:
     Args:
         run: the running training.
         records: a data set with ``__getitem__`` (or ``__getitems__``) and the same indices as the training's
-            `Dataset`. Its records are dictionaries, or `collate_fn` makes dictionaries of them.
+            `Dataset`. Its records, or what `collate_fn` makes of them, are dictionaries or tuples of what the
+            model's `losses` takes.
         options: arguments of ``torch.utils.data.DataLoader``: ``num_workers``, ``collate_fn``,
             ``pin_memory``, ``prefetch_factor``, ``multiprocessing_context``, ``worker_init_fn``, … Workers
             are kept between epochs.
@@ -66,19 +67,19 @@ class ElasticDataLoader:
         # The workers' seeds come from a separate generator, so that a restart of the workers does not change
         # the model's random numbers, such as those of dropout.
         settings = {"generator": torch.Generator(), "persistent_workers": options.get("num_workers", 0) > 0}
+        self._ahead: Iterator[Any] = iter(())  # kept from one epoch to the next
         self._loader = DataLoader(records, batch_sampler=self._sampler, **{**settings, **options})
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """The collated mini-batches of each turn. Mini-batches without records, at the end of an epoch, are
-        left out. Call `World.step` once for each turn."""
-        ahead: Iterator[Any] = iter(())
+        """The collated mini-batches of each turn, within `World.epochs` of one epoch. Mini-batches without
+        records, at the end of an epoch, are left out. Call `World.step` once for each turn."""
         for mini_batches in self._run:
             turn = [list(records) for records in mini_batches if len(records)]
             if not self._sampler.begins_with(turn):
-                ahead = iter(self._loader)  # drops what was read ahead, and reads them anew
+                self._ahead = iter(self._loader)  # drops what was read ahead, and reads them anew
             loaded = []
             for _ in turn:
-                loaded.append(next(ahead))
+                loaded.append(next(self._ahead))
                 self._sampler.drop_first()
             yield loaded
 

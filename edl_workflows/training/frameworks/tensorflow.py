@@ -82,6 +82,7 @@ class ParameterServerTraining:
         self.model = graph.model
         self.graph = graph.graph
         self.session = session
+        self._save = graph.save
         self._step = graph.make_step
         self._check = graph.check
 
@@ -104,6 +105,19 @@ class ParameterServerTraining:
             self.job.cluster_lost(one_line(error))
         self.job.report_step(step, loss)
         return step, loss
+
+    def save(self, store: CheckpointStore, position: Mapping[str, Any] | None = None) -> CheckpointRef:
+        """Save a checkpoint in a store of one's own, such as the best one so far, which the job does not
+        restore.
+
+        Args:
+            store: the store.
+            position: for its manifest.
+
+        Raises:
+            CheckpointError: the storage failed.
+        """
+        return self._save(self.session, store, position)
 
 
 @contextlib.contextmanager

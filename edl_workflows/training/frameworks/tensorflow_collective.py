@@ -44,14 +44,15 @@ from edl_workflows.core.exceptions import CheckpointError, InvalidError, Unavail
 from edl_workflows.core.kubernetes import names
 from edl_workflows.training.checkpoints.tensors import Array, State
 from edl_workflows.training.collective import world
+from edl_workflows.training.collective.framework import Reduced, Saving, Wishes
 from edl_workflows.training.collective.regrouping import Place
-from edl_workflows.training.collective.world import Reduced, Wishes
+from edl_workflows.training.collective.world import World
 from edl_workflows.training.data.sampler import Dataset
 from edl_workflows.training.job import Job
 from edl_workflows.training.options import TrainingOptions
 from edl_workflows.training.signals import put_handler_back
 
-__all__ = ["Dataset", "MirroredModel", "TrainingOptions", "training"]
+__all__ = ["Dataset", "MirroredModel", "TrainingOptions", "World", "training"]
 
 _BROKEN = (
     tf.errors.AbortedError,
@@ -103,7 +104,7 @@ class MirroredModel:
 @contextlib.contextmanager
 def training(
     job: Job, build: Callable[[], MirroredModel], dataset: Dataset, options: TrainingOptions
-) -> Iterator[world.World]:
+) -> Iterator[World]:
     """Train with the job's other workers.
 
     On entry, the variables have the values of the checkpoint that the master names, else of the newest
@@ -121,13 +122,13 @@ def training(
         SystemExit: the process was asked to exit, the group broke, or the checkpoint to start from is damaged
             (`Job.start_from`).
     """
-    saving = world.Saving.from_options(options)
+    saving = Saving.from_options(options)
     with world.training(job, MirroredTraining(build, options.threads), dataset, saving) as run:
         yield run
 
 
 class MirroredTraining:
-    """A member's model and group: implements `edl_workflows.training.collective.world.Framework`.
+    """A member's model and group: implements `edl_workflows.training.collective.framework.Framework`.
 
     Args:
         build: builds the model.
@@ -141,7 +142,9 @@ class MirroredTraining:
     def join(self, place: Place) -> None:
         """Form the group, build the model, and make a warm-up step that is undone."""
         try:
-            if self._threads:  # 0 is TensorFlow's default; it refuses a change once it runs, even to the same value
+            if (
+                self._threads
+            ):  # 0 is TensorFlow's default; it refuses a change once it runs, even to the same value
                 tf.config.threading.set_intra_op_parallelism_threads(self._threads)
                 tf.config.threading.set_inter_op_parallelism_threads(self._threads)
             self._group = _collectively(lambda: AllReduceGroup(place))

@@ -42,10 +42,11 @@ from edl_workflows.core.exceptions import CheckpointError, InvalidError
 from edl_workflows.training.checkpoints.checkpoint_parts import WHOLE, Part
 from edl_workflows.training.checkpoints.tensors import Array, CopyGuard, Loaded, State
 from edl_workflows.training.collective import world
+from edl_workflows.training.collective.framework import Reduced, Saving, Wishes
 from edl_workflows.training.collective.gloo_group import GlooGroup
 from edl_workflows.training.collective.nccl_group import choose_group
 from edl_workflows.training.collective.regrouping import DamagedStateError, Place
-from edl_workflows.training.collective.world import Reduced, Wishes
+from edl_workflows.training.collective.world import World
 from edl_workflows.training.data.sampler import Dataset
 from edl_workflows.training.data.torch_data import ElasticDataLoader
 from edl_workflows.training.frameworks.gradient_buckets import GradientBuckets
@@ -69,13 +70,15 @@ __all__ = [
     "ElasticDataLoader",
     "TorchModel",
     "TrainingOptions",
+    "World",
     "from_saved_state",
     "part_of_state",
     "restore_state",
     "training",
 ]
 
-Inputs = Mapping[str, Any]
+Inputs = Mapping[str, Any] | Sequence[Any]
+"""A mini-batch: what `TorchModel.losses` takes, by name or in order."""
 
 _LARGEST_KEPT_BLOCK = 31 * 2**20
 """Bytes. Releasing a block raises glibc's thresholds only if the block is smaller than 32 MiB."""
@@ -89,8 +92,8 @@ class TorchModel:
         model: the model. Its parameters that require a gradient are trained. Its buffers are saved, and are
             broadcast when the members change; between changes each member has its own buffers.
         optimizer: the optimizer of these parameters.
-        losses: returns the loss of each record of a mini-batch; called with the inputs by name, which are
-            tensors on the model's device.
+        losses: returns the loss of each record of a mini-batch; called with the inputs, by name if they are a
+            dictionary, which are tensors on the model's device.
         example: inputs of one mini-batch, for the warm-up step.
         update: makes one update from the parameters' ``grad``, which is the mean over the global batch; by
             default ``optimizer.step``. Put gradient clipping and a scheduler's step here.
@@ -112,7 +115,7 @@ class TorchModel:
 @contextlib.contextmanager
 def training(
     job: Job, build: Callable[[], TorchModel], dataset: Dataset, options: TrainingOptions
-) -> Iterator[world.World]:
+) -> Iterator[World]:
     """Train with the job's other workers.
 
     On entry, model and optimizer have the state of the checkpoint that the master names, else of the newest
@@ -131,7 +134,7 @@ def training(
         SystemExit: the process was asked to exit, the group broke, or the checkpoint to start from is damaged
             (`Job.start_from`).
     """
-    saving = world.Saving.from_options(options)
+    saving = Saving.from_options(options)
     with world.training(job, TorchTraining(build, options.threads), dataset, saving) as run:
         yield run
 
@@ -222,8 +225,10 @@ class TorchTraining:
         return any(self._replica.gather(wanted))
 
     def compare(self, step: int) -> list[int]:
-        """The numbers that the members pass, by rank; with replica groups, one number per group."""
-        return self._replica.agree(lambda: self._formed.gather(step))
+        """The numbers that the members pass, by rank; with replica groups, that of the first process of each
+        group."""
+        numbers = self._replica.agree(lambda: self._formed.gather(step))
+        return [self._replica.gather(number)[0] for number in numbers]
 
     def state(self, step: int, metadata: Mapping[str, str]) -> State:
         """The whole state of model, optimizer and `more`."""
@@ -308,7 +313,7 @@ class TorchTraining:
         share is multiplied by the group's size.
         """
         numbers = torch.zeros(2, dtype=torch.float64)
-        passes = [(inputs, 1.0) for inputs in mini_batches if len(next(iter(inputs.values())))]
+        passes = [(inputs, 1.0) for inputs in mini_batches if len(_values(inputs)[0])]
         if self._replica.size > 1:
             passes += [(self._parts.example, 0.0)] * (len(mini_batches) - len(passes))
         self._gradients.clear()
@@ -323,9 +328,11 @@ class TorchTraining:
 
     def sum_losses(self, inputs: Inputs) -> tuple[torch.Tensor, float]:
         """The sum of the losses of a mini-batch, and their number."""
-        losses = self._parts.losses(
-            **{name: torch.as_tensor(value).to(self._device) for name, value in inputs.items()}
-        )
+        values = [torch.as_tensor(value).to(self._device) for value in _values(inputs)]
+        if isinstance(inputs, Mapping):
+            losses = self._parts.losses(**dict(zip(inputs, values, strict=True)))
+        else:
+            losses = self._parts.losses(*values)
         return losses.sum(), losses.numel()
 
     def meet(self) -> None:
@@ -365,6 +372,10 @@ class TorchTraining:
         before = {name: tensor.clone() for name, tensor in tensors.items()}
         self.step([self._parts.example], Wishes())
         self._load(join(skeleton, before))
+
+
+def _values(inputs: Inputs) -> list[Any]:
+    return list(inputs.values() if isinstance(inputs, Mapping) else inputs)
 
 
 def _keep_freed_memory() -> None:

@@ -22,7 +22,8 @@ from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol.metrics import LOSS, MAX_METRICS, check_metrics
 from edl_workflows.training import connecting
-from edl_workflows.training.collective.world import Saving, World
+from edl_workflows.training.collective.framework import Saving
+from edl_workflows.training.collective.world import World
 from edl_workflows.training.data.sampler import Dataset
 from edl_workflows.training.data.torch_data import ElasticDataLoader
 from edl_workflows.training.frameworks.torch_collective import TorchModel, TorchTraining
@@ -183,7 +184,7 @@ def reported_metrics(logged: Mapping[str, Any]) -> dict[str, float]:
 class _LibraryTraining(TorchTraining):
     """Computes the loss as the library does."""
 
-    def sum_losses(self, inputs: Mapping[str, Any]) -> tuple[torch.Tensor, float]:
+    def sum_losses(self, inputs: Any) -> tuple[torch.Tensor, float]:
         """A mean and its weight, as a sum."""
         (batch,) = inputs[_BATCH]
         mean, weight = self._parts.losses(batch)

@@ -83,6 +83,49 @@ def plugin(body: str, rest: str = "timeout: 24h", spec: str = "") -> str:
     return template(f"{textwrap.dedent(rest).strip()}\nplugin:\n  edl:\n{block}".strip(), spec=spec)
 
 
+def changed_by_reference(*before: str, phases: str = "") -> str:
+    """A Workflow that runs these templates of edl-stages in turn for one job, and then scales it."""
+    stages = "templateRef: {{name: edl-stages, template: {}}}"
+    given = ["{name: name, value: digits}", *([f"{{name: phases, value: {phases}}}"] if phases else [])]
+    tasks = [
+        f"- {{name: {name}, {stages.format(name)}, arguments: {{parameters: [{', '.join(given)}]}}"
+        + (f", dependencies: [{before[index - 1]}]}}" if index else "}")
+        for index, name in enumerate(before)
+    ]
+    job = f"{{{{tasks.{before[0]}.outputs.parameters.name}}}}" if len(before) == 1 else "digits"
+    tasks.append(
+        f"- {{name: scale, {stages.format('scale')}, dependencies: [{before[-1]}], "
+        f"arguments: {{parameters: [{{name: job, value: '{job}'}}]}}}}"
+    )
+    listed = "".join(f"\n    {task}" for task in tasks)
+    return templates(f"name: main\ndag:\n  tasks:{listed}".replace("\n    -", "\n  -"))
+
+
+def changed_by_agent(stage: str, task: str) -> str:
+    """A Workflow whose first step is a task of our agent about a job, and whose second scales the job."""
+    manifest = "{apiVersion: elastic.iml.github.io/v1alpha1, kind: ElasticJob, metadata: {name: digits}}"
+    first = f"stage: {stage}\nrequest: {{manifest: {manifest}}}\n{task}"
+    inputs = "inputs: {parameters: [{name: NAME, default: digits}]}\ntimeout: 1h\nplugin:\n  edl:\n"
+    second = "stage: scale\nrequest: {job: digits, replicas: {worker: {replicas: 2}}}"
+    return templates(
+        "name: main\nsteps:\n- - {name: a, template: first}\n- - {name: b, template: second}",
+        f"name: first\n{inputs.replace('NAME', 'name')}{textwrap.indent(first, '    ')}",
+        f"name: second\n{inputs.replace('NAME', 'job')}{textwrap.indent(second, '    ')}",
+    )
+
+
+def patched(phase: str) -> str:
+    """A Workflow that reads a job until it has a phase, and then suspends it, without our templates."""
+    job = "apiVersion: elastic.iml.github.io/v1alpha1, kind: ElasticJob, metadata: {name: digits}"
+    get = f"action: get, successCondition: status.phase == {phase}, manifest: '{{{job}}}'"
+    patch = f"action: patch, mergeStrategy: merge, manifest: '{{{job}, spec: {{suspend: true}}}}'"
+    return templates(
+        "name: main\nsteps:\n- - {name: a, template: get}\n- - {name: b, template: patch}",
+        f"name: get\nresource: {{{get}}}",
+        f"name: patch\nresource: {{{patch}}}",
+    )
+
+
 PRINTER = f"name: print\n{PRINT}"
 SHOW = f"name: show\ninputs: {{parameters: [{{name: text}}]}}\n{PRINT}"
 JOB = """

@@ -40,7 +40,7 @@ class Starts:
 
 def measure(bed: Bed) -> Starts:
     """One job, one lost worker."""
-    crds.install(bed.kubeconfig)
+    crds.install(["all"], kubeconfig=bed.kubeconfig)
     with fresh_namespace(bed, "bench-starts") as cluster:
         folder = bed.data_dir / cluster.namespace
         folder.mkdir(parents=True)

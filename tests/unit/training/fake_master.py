@@ -31,6 +31,8 @@ from edl_workflows.core.protocol.nodes import (
     ExitReport,
     ExitVerdict,
     Heartbeat,
+    LeaveReport,
+    LeaveVerdict,
     PresenceReport,
     ProcessReport,
     Registration,
@@ -100,6 +102,7 @@ class FakeMaster:
         url: where it listens.
         shards: the real sharding core.
         wait_on_exit: its verdict on ended training processes.
+        leave: its verdict on nodes that are told to end.
         knows_node: refuses reports of exits and of damage, and to say a directive, when cleared.
         rank: refuses nodes that register with another; None: takes all.
         away: answers 503 to everything while set.
@@ -118,6 +121,7 @@ class FakeMaster:
         self.shards = ShardManager()
         self.directive = Directive(revision=1)
         self.wait_on_exit = False
+        self.leave = LeaveVerdict(wait=False)
         self.away = False
         self.knows_node = True
         self.rank: int | None = None
@@ -191,6 +195,11 @@ class FakeMaster:
             if not self.knows_node:
                 raise NotFoundError("the job has no such node")
             return ExitVerdict(wait=self.wait_on_exit)
+
+        @app.post("/v1/nodes/leave")
+        def leaves(message: LeaveReport) -> LeaveVerdict:
+            self.take(message)
+            return self.leave
 
         @app.get("/v1/directive")
         async def directive(after: int, wait: float) -> Directive:

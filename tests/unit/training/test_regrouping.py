@@ -75,7 +75,7 @@ class Group:
             raise DamagedStateError("the state of rank 1 arrived damaged")
         if load:
             self.loaded.append(root)
-        return [self.others[root - 1], 3, 40] if root else list(numbers)
+        return Progress(self.others[root - 1], 3, 40).to_numbers() if root else list(numbers)
 
 
 @pytest.fixture

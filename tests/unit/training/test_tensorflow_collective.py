@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from edl_workflows.core.exceptions import CheckpointError, InvalidError, UnavailableError
+from edl_workflows.training.collective.framework import Wishes
 from edl_workflows.training.collective.regrouping import Place
-from edl_workflows.training.collective.world import Wishes
 
 pytestmark = [
     pytest.mark.slow,

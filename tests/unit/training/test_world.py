@@ -17,8 +17,9 @@ from edl_workflows.core.protocol.nodes import CLUSTER_LOST_EXIT_CODE, NodeRef, P
 from edl_workflows.core.protocol.training import CheckpointBegin, CheckpointEnd, StepReport
 from edl_workflows.training.checkpoints.checkpoints import CheckpointStore
 from edl_workflows.training.client import MasterClient
+from edl_workflows.training.collective.framework import Reduced, Saving, Wishes
 from edl_workflows.training.collective.regrouping import Place
-from edl_workflows.training.collective.world import Reduced, Saving, Wishes, World, training
+from edl_workflows.training.collective.world import World, training
 from edl_workflows.training.data.sampler import Dataset
 from edl_workflows.training.environment import NodeEnvironment
 from edl_workflows.training.job import Job
@@ -187,7 +188,8 @@ def test_loss_curve_is_that_of_one_worker(size: int, members: Members, tmp_path:
     assert losses(together) == pytest.approx(losses(alone), rel=TOLERANCE)
     assert seen(together) == EACH_ONCE
     assert members.master.got(CheckpointEnd, step=STEPS)
-    assert members.master.got(StepReport, version=2, step=STEPS, records=2 * DATASET.size)
+    in_all = 2 * DATASET.size
+    assert members.master.got(StepReport, version=2, step=STEPS, records=in_all, records_total=in_all)
 
 
 def test_loss_curve_across_changes(master: FakeMaster, members: Members, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ export function Figures({ job, now }) {
   const facts = [
     ["Speed", number(job.progress.speed), "steps/s"],
     job.progress.records_per_second ? ["Data", number(job.progress.records_per_second), "records/s"] : null,
-    roles ? ["Nodes ready", `${number(count("ready"))} of ${number(count("desired"))}`, roles] : null,
+    roles && !job.finished ? ["Nodes ready", `${number(count("ready"))} of ${number(count("desired"))}`, roles] : null,
     ...lossFirst(Object.keys(job.metrics)).slice(0, 3).map((name) => [name, number(job.metrics[name]), ""]),
     job.goodput ? ["Goodput", percent(job.goodput.ratio), ""] : null,
     ["Restarts", number(job.restarts.total), ""],

@@ -17,6 +17,7 @@ from edl_workflows.core.jobs.replicas.facts import (
     own_objects,
     seconds_to_restart,
 )
+from edl_workflows.core.kubernetes import pod_state
 
 TOLD_TO_END = 143
 """Exit code of a program that was told to end: 128 + SIGTERM."""
@@ -43,7 +44,7 @@ class DIReplicaState(ReplicaState):
         pod = self.pod
         return (
             pod is not None
-            and manifests.pod_phase(pod) in ("Pending", "Running")
+            and pod_state.pod_phase(pod) in ("Pending", "Running")
             and not manifests.is_terminating(pod)
         )
 
@@ -68,7 +69,7 @@ class DIReplicaState(ReplicaState):
     @property
     def ready(self) -> bool:
         """Whether its pod is ready."""
-        return self.live and self.pod is not None and manifests.is_ready(self.pod)
+        return self.live and self.pod is not None and pod_state.is_ready(self.pod)
 
     @property
     def moved(self) -> bool:
@@ -159,7 +160,7 @@ class DIJobFacts(JobFacts[DIJob, DIReplicaState]):
         stale = self.stale
         moved = [replica.pod for replica in self.replicas if replica.moved]
         surplus = [
-            pod for pod in self.surplus if not manifests.has_ended(pod) and not manifests.is_terminating(pod)
+            pod for pod in self.surplus if not pod_state.has_ended(pod) and not manifests.is_terminating(pod)
         ]
         return any(pod not in stale for pod in (*moved, *surplus))
 
@@ -197,22 +198,23 @@ def _lost(pod: Manifest) -> bool:
     reason = str((pod.get("status") or {}).get("reason") or "")
     if reason == "DeadlineExceeded":  # of the pod's own activeDeadlineSeconds
         return False
+    if manifests.refused_by_node(pod):
+        return False
     # Kubelet spells it OutOfcpu; upstream looks for Outof, and so never finds it.
-    if reason.lower().startswith("outof") or manifests.marked_disrupted(pod):
+    if reason.lower().startswith("outof") or pod_state.marked_disrupted(pod):
         return True
-    return manifests.pod_phase(pod) == "Unknown" or set(bad_exits(pod)) <= {TOLD_TO_END}
+    return pod_state.pod_phase(pod) == "Unknown" or set(bad_exits(pod)) <= {TOLD_TO_END}
 
 
 def bad_exits(pod: Manifest) -> list[int]:
-    """Nonzero exit codes of its containers, including init containers."""
+    """Nonzero exit codes of its own container and of its init containers."""
     codes = [ended.get("exitCode") for ended in _ends(pod)]
     return [int(code) for code in codes if code]
 
 
 def _ends(pod: Manifest) -> list[Mapping[str, Any]]:
-    status = pod.get("status") or {}
-    containers = [*(status.get("initContainerStatuses") or ()), *manifests.container_statuses(pod)]
-    return [manifests.terminated_state(container) for container in containers]
+    inits = map(pod_state.terminated_state, pod_state.init_statuses(pod))
+    return [*inits, pod_state.own_end(pod)]
 
 
 def _finished_at(pod: Manifest) -> datetime | None:

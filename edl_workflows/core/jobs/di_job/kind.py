@@ -7,7 +7,14 @@ from edl_workflows.core.jobs.actions import Manifest
 from edl_workflows.core.jobs.di_job import elastic, pods
 from edl_workflows.core.jobs.di_job.model import DIJob, DIJobPhase
 from edl_workflows.core.jobs.di_job.reconcile import reconcile
-from edl_workflows.core.jobs.kind import CREATE_VERBS, Kind, Source, job_by_label, job_source
+from edl_workflows.core.jobs.kind import (
+    CREATE_VERBS,
+    Kind,
+    Source,
+    job_by_label,
+    job_source,
+    made_with_label,
+)
 from edl_workflows.core.jobs.view import JobPhase, JobView, view_of
 from edl_workflows.core.kubernetes import api
 from edl_workflows.core.schemas.definition import CrdColumn, CrdOptions
@@ -67,4 +74,5 @@ DI_JOB = Kind(
     labels=(pods.JOB_LABEL, pods.TASK_LABEL, pods.INDEX_LABEL),
     scale=elastic.scale,
     elastic=elastic.elastic_role,
+    made_here=made_with_label(pods.PLACE_LABEL),
 )

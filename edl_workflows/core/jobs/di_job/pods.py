@@ -13,6 +13,7 @@ from edl_workflows.core.jobs.actions import InstallationSettings
 from edl_workflows.core.jobs.di_job import elastic
 from edl_workflows.core.jobs.di_job.model import DIJob, Task, main_container
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes.pod_state import mark_own_container
 
 _PREFIX = "diengine"
 JOB_LABEL = f"{_PREFIX}/job"
@@ -174,6 +175,7 @@ class DIPodMaker:
         if priority := self._settings.di_priority_classes.get(job.spec.priority):
             spec.setdefault("priorityClassName", priority)
         self._connect(replica, spec)
+        mark_own_container(made, main_container(spec)["name"])
         if replica.node:
             self._place(replica, spec)
         return made

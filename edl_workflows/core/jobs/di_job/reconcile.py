@@ -14,7 +14,13 @@ from edl_workflows.core.jobs.di_job import elastic, pods
 from edl_workflows.core.jobs.di_job.facts import DIJobFacts, DIReplicaState
 from edl_workflows.core.jobs.di_job.model import DIJob, DIJobPhase
 from edl_workflows.core.jobs.di_job.status import CounterChange, make_events, status_delay, status_patch
-from edl_workflows.core.jobs.replicas.steps import apply_obstacle, delete_all, suspending_verdict
+from edl_workflows.core.jobs.replicas.steps import (
+    apply_obstacle,
+    delete_all,
+    requeue_within,
+    settle_lost_pods,
+    suspending_verdict,
+)
 from edl_workflows.core.jobs.status import PhaseVerdict
 
 NOTHING = CounterChange()
@@ -53,6 +59,8 @@ def _find_end(facts: DIJobFacts) -> PhaseVerdict | None:
             DIJobPhase.SUCCEEDED, "JobSucceeded", f"DIJob {key} has succeeded: all its replicas have."
         )
     failed, limit = facts.new_failures, facts.job.spec.backoff_limit
+    if refused := [r for r in failed if r.pod is not None and manifests.refused_by_node(r.pod)]:
+        return PhaseVerdict(DIJobPhase.FAILED, "JobFailed", f"{_said(refused)} can't run on any node")
     if failed and limit is not None and facts.job.status.restarts >= limit:
         message = (
             f"{_said(failed)} failed, and the backoffLimit of {limit} restarts is used up; see their logs"
@@ -146,14 +154,14 @@ def _run(facts: DIJobFacts) -> Actions:
     due = [replica.pod for replica, seconds in pauses if not seconds and replica.pod is not None]
     moved = [replica.pod for replica in facts.replicas if replica.moved and replica.pod is not None]
     going = {manifests.name_of(pod): pod for pod in (*stale, *facts.surplus, *moved, *due)}
+    outlived = [] if facts.job.spec.clean_pod_policy == "None" else facts.outlived
     # No pod of a new generation is made before all pods of earlier ones are gone.
     create = [] if stale else _missing(facts)
     made = {manifests.name_of(manifest) for manifest in create if manifest["kind"] == "Pod"}
     waiting = going or [p for p in facts.replicas if not (p.completed or p.live or p.name in made)]
     verdict = _still(facts) if waiting else _settled(facts, starting=bool(made))
-    actions = _act(facts, verdict, create=create, delete=delete_all(going.values()))
-    later = min((seconds for _, seconds in pauses if seconds), default=None)
-    return actions if actions.requeue_after else replace(actions, requeue_after=later)
+    actions = _act(facts, verdict, create=create, delete=delete_all([*going.values(), *outlived]))
+    return requeue_within(actions, *(seconds for _, seconds in pauses if seconds))
 
 
 def _missing(facts: DIJobFacts) -> list[Manifest]:
@@ -205,10 +213,10 @@ def _act(
 ) -> Actions:
     """All actions of a decision. Refused creates are reported in the status and tried again."""
     create = tuple(create)
-    verdict, obstacle = apply_obstacle(facts.observed, create, verdict, _going_on(facts))
+    verdict, obstacle = apply_obstacle(facts, create, verdict, _going_on(facts))
     secrets = [manifest for manifest in create if manifest["kind"] == "Secret" and obstacle is None]
     patch = status_patch(facts, verdict, count, next(iter(secrets), facts.secret))
-    return Actions(
+    actions = Actions(
         create=create,
         delete=tuple(delete),
         status=patch,
@@ -216,3 +224,4 @@ def _act(
         events=make_events(facts, verdict),
         requeue_after=obstacle.seconds if obstacle else None,
     )
+    return settle_lost_pods(facts, actions)

@@ -14,6 +14,7 @@ from edl_workflows.core.jobs.di_job import pods
 from edl_workflows.core.jobs.di_job.facts import DIJobFacts, DIReplicaState
 from edl_workflows.core.jobs.di_job.model import DIJobPhase, DIJobStatus, Task, TaskCounts
 from edl_workflows.core.jobs.status import KindPhase, PhaseVerdict, phase_event, update_conditions
+from edl_workflows.core.kubernetes import pod_state
 from edl_workflows.core.kubernetes.objects import Condition
 
 FOREIGN = ("allocation", "profilings")
@@ -110,7 +111,7 @@ def _by_task(facts: DIJobFacts, phase: KindPhase, anew: str) -> dict[str, TaskCo
 
 def _count(facts: DIJobFacts, task: Task, replicas: Sequence[DIReplicaState], phase: KindPhase) -> TaskCounts:
     before = facts.job.status.replica_statuses.get(task.title, TaskCounts())
-    active = [p for p in replicas if p.live and p.pod is not None and manifests.pod_phase(p.pod) == "Running"]
+    active = [p for p in replicas if p.live and p.pod is not None and pod_state.pod_phase(p.pod) == "Running"]
     # A job that wants no replicas now still remembers which of them succeeded.
     completed = [p.desired.index for p in replicas if p.completed] if facts.replicas else before.completed
     failed = sum(replica.failed for replica in replicas)
@@ -136,5 +137,5 @@ def _phases(facts: DIJobFacts) -> dict[str, dict[str, int]]:
 
 def _count_phase(phase_counts: dict[str, dict[str, int]], pod: Manifest) -> None:
     counts = phase_counts.setdefault(manifests.get_label(pod, pods.TASK_LABEL), {})
-    phase = manifests.pod_phase(pod)
+    phase = pod_state.pod_phase(pod)
     counts[phase] = counts.get(phase, 0) + 1

@@ -28,12 +28,14 @@ class Adapter:
         framework: the framework of these programs.
         strategy: the strategy of their jobs.
         extra: the extra of this package that installs what the module imports.
+        served: whether its programs train with parameter servers if there are any.
     """
 
     module: str
     framework: Framework
     strategy: DistributionStrategy
     extra: str
+    served: bool = False
 
 
 _ALLREDUCE = DistributionStrategy.ALLREDUCE
@@ -46,6 +48,7 @@ ADAPTERS = (
         "tensorflow",
     ),
     Adapter(f"{FRAMEWORKS}.tensorflow_collective", Framework.TENSORFLOW, _ALLREDUCE, "tensorflow"),
+    Adapter(f"{FRAMEWORKS}.keras", Framework.TENSORFLOW, _ALLREDUCE, "tensorflow", served=True),
     Adapter(f"{FRAMEWORKS}.torch_collective", Framework.TORCH, _ALLREDUCE, "torch"),
     Adapter(f"{FRAMEWORKS}.torch_replica", Framework.TORCH, _ALLREDUCE, "torch"),
     Adapter(f"{FRAMEWORKS}.hugging_face", Framework.TORCH, _ALLREDUCE, "huggingface"),

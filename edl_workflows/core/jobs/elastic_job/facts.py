@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from edl_workflows.core.jobs import manifests
 from edl_workflows.core.jobs.actions import Manifest, Observed
-from edl_workflows.core.jobs.elastic_job.model import ElasticJob
+from edl_workflows.core.jobs.elastic_job.model import ElasticJob, ElasticJobPhase
 from edl_workflows.core.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.core.jobs.scale_plan.plan_order import list_plans
-from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes import lost_pods, names, pod_state
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,21 @@ class ElasticJobFacts:
         master = self.master
         return (
             master is not None
-            and manifests.pod_phase(master) == "Running"
+            and pod_state.pod_phase(master) == "Running"
             and not manifests.is_terminating(master)
+            and not self.is_gone(master)
         )
+
+    def is_gone(self, master: Manifest) -> bool:
+        """Whether a master's pod counts as gone (`lost_pods`)."""
+        return lost_pods.is_gone(master, self.now, self.observed.settings.unreachable_seconds)
+
+    @property
+    def until_gone(self) -> float | None:
+        """Seconds until the next pod counts as gone that something waits for; None if none will."""
+        until_master = lost_pods.next_gone(self.masters, self.now, self.observed.settings.unreachable_seconds)
+        until_node = lost_pods.next_gone(self.nodes, self.now)
+        return min((seconds for seconds in (until_master, until_node) if seconds), default=None)
 
     @property
     def failures_before_master(self) -> int:
@@ -71,6 +83,19 @@ class ElasticJobFacts:
         """
         return max(self.job.status.master_restarts, self.failures_before_master)
 
+    @property
+    def seconds_to_deadline(self) -> float | None:
+        """Seconds until the end of ``activeDeadlineSeconds``; None without it, and for a suspended job. The
+        time begins anew when a job is resumed."""
+        limit, status = self.job.spec.active_deadline_seconds, self.job.status
+        if limit is None or status.start_time is None or self.job.spec.suspend:
+            return None
+        if status.phase is ElasticJobPhase.SUSPENDED:
+            return float(limit)  # it is being resumed
+        resumed = (c.last_transition_time for c in status.conditions if c.type == ElasticJobPhase.SUSPENDED)
+        begin = max(time for time in (status.start_time, *resumed) if time is not None)
+        return (begin + timedelta(seconds=limit) - self.now).total_seconds()
+
     def replaced(self) -> dict[str, list[Manifest]]:
         """By role, the pods that have ended and whose rank a newer pod has taken, oldest first.
 
@@ -82,8 +107,8 @@ class ElasticJobFacts:
             newest[_place(pod)] = max(newest.get(_place(pod), -1), manifests.index_of(pod))
         by_role: dict[str, list[Manifest]] = {}
         for pod in sorted(self.nodes, key=manifests.index_of):
-            gone = manifests.is_terminating(pod) or not manifests.has_ended(pod)
-            if not gone and manifests.index_of(pod) < newest[_place(pod)]:
+            ended = pod_state.has_ended(pod) and not manifests.is_terminating(pod)
+            if ended and manifests.index_of(pod) < newest[_place(pod)]:
                 by_role.setdefault(_place(pod)[0], []).append(pod)
         return by_role
 
@@ -97,12 +122,16 @@ class ElasticJobFacts:
         )
 
     def live(self, *types: str) -> list[Manifest]:
-        """Pods of these types whose containers have not ended, those being deleted included."""
+        """Pods of these types that must be deleted to end, those being deleted included, unless they count as
+        gone.
+        """
         pods = [*self.nodes, *self.masters]
         return [
             p
             for p in pods
-            if manifests.get_label(p, names.REPLICA_TYPE_LABEL) in types and not manifests.has_ended(p)
+            if manifests.get_label(p, names.REPLICA_TYPE_LABEL) in types
+            and pod_state.must_be_stopped(p)
+            and not lost_pods.is_gone(p, self.now)
         ]
 
     @property

@@ -5,6 +5,7 @@ from what the program imports.
 """
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,12 @@ before they begin."""
 
 _LIBRARY = "edl_workflows.training"
 _CALLER = "edl_workflows.training.function"
+_COORDINATED = frozenset({"ClusterCoordinator", "ParameterServerStrategy", "ParameterServerStrategyV2"})
+"""TensorFlow's names for parameter servers with one coordinator."""
+_SESSIONS = re.compile(r"\b(v1|tf1|edl_workflows)\b")
+"""The namespaces in which these names stand for something else: workers with sessions of their own."""
+_REPORTS = frozenset({f"{_LIBRARY}.progress", f"{_LIBRARY}.report_result"})
+"""Functions for programs that don't use the library otherwise."""
 """Every program that was made from a function imports it."""
 
 
@@ -41,6 +48,7 @@ class ProgramOptions:
         strategy: None: chosen by the program's imports (`choose_strategy`).
         arguments: command-line arguments of the program.
         python: the interpreter in the pods.
+        folder: working directory of the program; "" for that of the image. A template's goes before it.
         image: image of the pods, with this package and the framework.
         checkpoints: folder or URI of checkpoints, which the program finds in the environment; "" for none.
         env: further variables of the training containers.
@@ -58,6 +66,7 @@ class ProgramOptions:
     strategy: DistributionStrategy | None = None
     arguments: Sequence[str] = ()
     python: str = "python"
+    folder: str = ""
     image: str = ""
     checkpoints: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -78,12 +87,13 @@ def render_job(program: TrainingProgram, options: ProgramOptions) -> dict[str, A
     Raises:
         InvalidError: the options contradict each other or the program.
     """
+    _refuse_coordinator(program)
     strategy = choose_strategy(program, options)
     if options.servers and strategy is not DistributionStrategy.PARAMETER_SERVER:
         served = " or ".join(
             adapter.module
             for adapter in ADAPTERS
-            if adapter.strategy is DistributionStrategy.PARAMETER_SERVER
+            if adapter.served or adapter.strategy is DistributionStrategy.PARAMETER_SERVER
         )
         raise InvalidError(
             f"a job with {strategy} has no parameter servers; leave them out, or use {served} in the program"
@@ -122,16 +132,18 @@ def choose_strategy(program: TrainingProgram, options: ProgramOptions) -> Distri
     """
     if options.strategy is not None:
         return options.strategy
-    strategies = {adapter.strategy for adapter in imported_adapters(program)}
+    adapters = imported_adapters(program)
+    if options.servers and any(adapter.served for adapter in adapters):
+        return DistributionStrategy.PARAMETER_SERVER
+    strategies = {adapter.strategy for adapter in adapters}
     if DistributionStrategy.ALLREDUCE in strategies:
         return DistributionStrategy.ALLREDUCE
     if options.servers or DistributionStrategy.PARAMETER_SERVER in strategies:
         return DistributionStrategy.PARAMETER_SERVER
     framework = options.framework or recognize_framework(program)
-    if framework is Framework.NUMPY and any(
-        _is_within(module, _LIBRARY) and not _is_within(module, _CALLER)
-        for module in imported_modules(program)
-    ):
+    used = {module for module in imported_modules(program) if is_within(module, _LIBRARY)}
+    only_reports = used - {_LIBRARY} and used - {_LIBRARY} <= _REPORTS
+    if framework is Framework.NUMPY and not only_reports and not all(is_within(m, _CALLER) for m in used):
         return DistributionStrategy.PARAMETER_SERVER
     return DistributionStrategy.ALLREDUCE
 
@@ -151,7 +163,7 @@ def imported_adapters(program: TrainingProgram) -> list[Adapter]:
     """
     modules = set(imported_modules(program))
     adapters = [
-        adapter for adapter in ADAPTERS if any(_is_within(module, adapter.module) for module in modules)
+        adapter for adapter in ADAPTERS if any(is_within(module, adapter.module) for module in modules)
     ]
     unregistered = sorted(module for module in modules if module.startswith(f"{FRAMEWORKS}."))
     if unregistered and not adapters:
@@ -164,7 +176,7 @@ def imported_adapters(program: TrainingProgram) -> list[Adapter]:
     return adapters
 
 
-def _is_within(module: str, package: str) -> bool:
+def is_within(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
 
 
@@ -179,11 +191,27 @@ def imported_modules(program: TrainingProgram) -> Iterator[str]:
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def _refuse_coordinator(program: TrainingProgram) -> None:
+    """Refuse a program whose one coordinator drives servers for a fixed set of tasks: the processes of an
+    ElasticJob come and go, so that each finds only the parameter servers and itself in ``TF_CONFIG``."""
+    for name, text in program.files.items():
+        for node in ast.walk(ast.parse(text)):
+            used = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+            if isinstance(node, ast.ImportFrom):
+                used = next((f"{node.module}.{a.name}" for a in node.names if a.name in _COORDINATED), "")
+            if used.rpartition(".")[2] in _COORDINATED and not _SESSIONS.search(used):
+                raise InvalidError(
+                    f"{name} uses {used}, whose coordinator needs a cluster that does not change; submit it "
+                    "as a TFJob, where it runs as it is, or use edl_workflows.training.frameworks.tensorflow"
+                )
+
+
 def _template(options: ProgramOptions) -> dict[str, Any]:
     """The pod template of workers and parameter servers alike. The agent's log is text, because people read
     it."""
-    command = [options.python, "-m", "edl_workflows", "agent", "run", "--log-format=console", "--"]
-    command += [options.python, "-m", "edl_workflows", "agent", "program"]
+    # With -P, modules in the working directory, which may be the user's, don't replace Python's own.
+    agent = [options.python, "-P", "-m", "edl_workflows", "agent"]
+    command = [*agent, "run", "--log-format=console", "--", *agent, "program"]
     variables = dict(options.env)
     if options.checkpoints:
         variables[names.ENV_CHECKPOINT_DIR] = options.checkpoints
@@ -197,6 +225,8 @@ def _template(options: ProgramOptions) -> dict[str, Any]:
         "command": command,
         "args": [_literal(argument) for argument in options.arguments],
     }
+    if options.folder and not given.get("workingDir"):
+        container["workingDir"] = options.folder
     if variables:
         container["env"] = [{"name": key, "value": _literal(value)} for key, value in variables.items()]
     if any(amounts.values()):

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from edl_workflows.core.jobs import cache_fields
-from edl_workflows.core.jobs.actions import Manifest
+from edl_workflows.core.jobs import cache_fields, manifests
+from edl_workflows.core.jobs.actions import Manifest, Observed
 from edl_workflows.core.jobs.elastic_job import scaling
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob, ElasticJobPhase, ElasticJobStatus
 from edl_workflows.core.jobs.elastic_job.reconcile import reconcile
@@ -95,6 +95,14 @@ def _owned(
     return Source(resource, _by_job_label, names.JOB_LABEL, (("", (*CREATE_VERBS, *verbs)),), keep)
 
 
+def _made_here(pod: Manifest, observed: Observed) -> bool:
+    """Whether the pod's job has a token or stored state, which are created before its first pod. DLRover's
+    operator creates neither."""
+    job = manifests.owner_of(pod).get("uid")
+    stored = (*observed.of(api.SECRETS.kind), *observed.of(api.CONFIG_MAPS.kind))
+    return any(manifests.owner_of(child).get("uid") == job for child in stored)
+
+
 ELASTIC_JOBS = job_source(api.ELASTIC_JOBS, "delete")
 SCALE_PLANS = Source(
     api.SCALE_PLANS,
@@ -127,4 +135,5 @@ ELASTIC_JOB = Kind(
     crd=_CRD,
     view=view,
     elastic=scaling.elastic_role,
+    made_here=_made_here,
 )

@@ -4,12 +4,15 @@ make them. Pure.
 
 from collections.abc import Sequence
 
+from edl_workflows.core.jobs import manifests
 from edl_workflows.core.jobs.actions import Event
 from edl_workflows.core.jobs.elastic_job.facts import ElasticJobFacts
 from edl_workflows.core.jobs.elastic_job.model import ElasticJobPhase
 from edl_workflows.core.jobs.elastic_job.status import replica_statuses
+from edl_workflows.core.jobs.refused_pods import own_paths
 from edl_workflows.core.jobs.scale_plan.model import NAME_CONFLICT, POD_REFUSED, ScalePlan
 from edl_workflows.core.jobs.status import PhaseVerdict
+from edl_workflows.core.kubernetes import names, pod_state
 from edl_workflows.core.protocol.reported_text import inert_text
 
 _NOT_MADE = frozenset({NAME_CONFLICT, POD_REFUSED})
@@ -19,6 +22,24 @@ def why_pods_are_missing(facts: ElasticJobFacts) -> str:
     """Why pods that the master asked for can't be made; "" if all can."""
     plan = _find_plan(facts)
     return plan.status.message if plan else ""
+
+
+def find_hopeless_role(facts: ElasticJobFacts) -> str:
+    """Why the job can't go on, since the API server will never accept the pods of a role, and the role has
+    none; "" if it can. A job that has some of the role's pods goes on with these."""
+    plan = _find_plan(facts)
+    if plan is None or not plan.finished or plan.status.reason != POD_REFUSED:
+        return ""
+    present = {
+        manifests.get_label(pod, names.REPLICA_TYPE_LABEL)
+        for pod in facts.nodes
+        if pod_state.pod_phase(pod) != "Failed"
+    }
+    hopeless = sorted({str(pod.type) for pod in plan.spec.create_pods} - present)
+    if not hopeless:
+        return ""
+    spec = {"spec": facts.job.spec.to_dict()}
+    return own_paths(spec, hopeless[0], plan.status.message)
 
 
 def missing_pods_event(facts: ElasticJobFacts, outcome: PhaseVerdict) -> tuple[Event, ...]:

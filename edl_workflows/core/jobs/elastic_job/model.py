@@ -160,12 +160,11 @@ class ElasticJobSpec(Model):
         suspend: no pods while true; the job's data position and checkpoints stay.
         ttl_seconds_after_finished: how long after its end the job is deleted, with its pods; left out: it
             stays until somebody deletes it.
+        active_deadline_seconds: how long the job may run, from its start or its newest resume; then it fails.
         optimize_mode: who decides about counts and sizes where the annotation
-            ``elastic.iml.github.io/autoscale`` allows
-            it: the job's master from its own statistics (``single-job``), the Brain service that
-                ``brainService`` names, and
-            the master while Brain is away (``cluster``), or the cluster's autoscaler about workers
-            (``manual``).
+            ``elastic.iml.github.io/autoscale`` allows it: the job's master from its own statistics
+            (``single-job``), the Brain service that ``brainService`` names, and the master while Brain is
+            away (``cluster``), or the cluster's autoscaler about workers (``manual``).
         rendezvous: of a collective job (``AllreduceStrategy``): how many workers train together.
         fault_tolerance: what follows when nodes find no place, or training stands still; the check of nodes.
         brain_service: address of the Brain for optimizeMode cluster.
@@ -234,6 +233,7 @@ class ElasticJobSpec(Model):
     envs: dict[str, EnvVar] = Field(default_factory=dict, max_length=200)
     suspend: bool = False
     ttl_seconds_after_finished: TimeToLive | None = None
+    active_deadline_seconds: int | None = Field(default=None, ge=0)
     enable_dynamic_sharding: bool | None = None
     enable_elastic_scheduling: bool | None = None
 
@@ -267,11 +267,13 @@ class CheckpointStatus(Status):
         uri: where it lies, as the training code named it.
         step: global step at which it was taken.
         time: when it was complete.
+        save_seconds: how long the slowest of the newest saves took; 0 if that is unknown.
     """
 
     uri: str
     step: int
     time: datetime
+    save_seconds: float = 0.0
 
 
 class ProgressStatus(Status):

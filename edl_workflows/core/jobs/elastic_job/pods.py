@@ -14,10 +14,12 @@ from typing import Any
 
 from edl_workflows.core.jobs.actions import InstallationSettings
 from edl_workflows.core.jobs.elastic_job.model import PLURAL, ElasticJob, ReplicaSpec
+from edl_workflows.core.jobs.grace import pod_grace
 from edl_workflows.core.jobs.manifests import elastic_job_child, headless_service, merge_env, overlay_template
 from edl_workflows.core.jobs.scale_plan.model import PLURAL as SCALE_PLANS
 from edl_workflows.core.jobs.scale_plan.model import NodeResource
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes.pod_state import mark_own_container
 from edl_workflows.core.protocol.trace_context import checked_traceparent
 
 _GPU = "nvidia.com/gpu"
@@ -75,10 +77,12 @@ def node_pod(job: ElasticJob, node: NodeToMake) -> dict[str, Any]:
         "hostname": pod["metadata"]["name"],
         "subdomain": names.nodes_service_name(job.metadata.name),
     }
+    pod["spec"].setdefault("terminationGracePeriodSeconds", pod_grace(spec.template, _save_seconds(job)))
     # Training code talks only to its master; a template that needs the API's credentials sets this field
     # itself.
     pod["spec"].setdefault("automountServiceAccountToken", False)
     main = pod["spec"]["containers"][0]
+    mark_own_container(pod, main["name"])
     main["env"] = merge_env(main.get("env") or (), [*_node_env(job, node), *_user_env(job)])
     _set_resources(main, node.resource)
     _set_scheduling(pod["spec"], spec, node)
@@ -114,12 +118,14 @@ def master_pod(job: ElasticJob, index: int, restarts: int, settings: Installatio
     labels = node_labels(job, names.MASTER_TYPE, index) | {names.RELAUNCH_COUNT_LABEL: str(restarts)}
     template = overlay_template(settings.master_template, spec.template if spec else {})
     pod = _pod(names.master_pod_name(job.metadata.name, index), job, template, labels)
+    pod["spec"].setdefault("terminationGracePeriodSeconds", pod_grace(template, _save_seconds(job)))
     pod["spec"].setdefault("serviceAccountName", names.master_account_name(job.metadata.name))
     containers = pod["spec"].setdefault("containers", [])
     own = containers[0] if containers else {}
     main = _master_container(settings) | own
     main["env"] = merge_env(own.get("env") or (), _master_env(job))
     pod["spec"]["containers"] = [main, *containers[1:]]
+    mark_own_container(pod, main["name"])
     if spec and spec.priority in ("high", "low"):
         pod["spec"]["priorityClassName"] = spec.priority
     return pod
@@ -161,6 +167,10 @@ def _pod(
         pod["metadata"]["annotations"] = metadata["annotations"]
     pod["spec"] = (template.get("spec") or {}) | {"restartPolicy": "Never"}
     return pod
+
+
+def _save_seconds(job: ElasticJob) -> float:
+    return job.status.checkpoint.save_seconds if job.status.checkpoint is not None else 0.0
 
 
 def _user_env(job: ElasticJob) -> list[dict[str, Any]]:

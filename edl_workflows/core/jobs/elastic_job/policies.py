@@ -61,7 +61,10 @@ class FaultTolerance(Model):
             (``necessary``), or any (``all``). A worker of a collective job counts only while fewer than
             ``minNodes`` workers have joined, unless it is critical.
         hang_timeout_seconds: training hangs when nothing moves for so long although its processes live: no
-            step, no record, no checkpoint. 0: nobody looks.
+            step, no record, no checkpoint. 0: nobody looks. Before the first step of a cluster version
+            `first_step_timeout_seconds` holds instead.
+        first_step_timeout_seconds: how long the first step of a cluster version may take before it counts as
+            a hang: it compiles, restores and fills caches. 0: as long as it likes.
         hang_action: what follows. In each case every training process first writes the stack of all its
             threads to its log. ``log``: no more than that and a warning. ``restart``: the training processes
             are restarted together, in their pods, from the newest checkpoint; if the members of a collective
@@ -85,6 +88,7 @@ class FaultTolerance(Model):
     pending_timeout_seconds: int | None = Field(default=None, ge=0)
     pending_fail_strategy: PendingFailStrategy = PendingFailStrategy.NECESSARY
     hang_timeout_seconds: int = Field(default=1800, ge=0)
+    first_step_timeout_seconds: int = Field(default=1800, ge=0)
     hang_action: HangAction = HangAction.LOG
     max_restarts: int = Field(default=3, ge=0, le=100)
     max_failed_saves: int = Field(default=0, ge=0, le=1000)

@@ -11,18 +11,26 @@ from edl_workflows.core.jobs import manifests, obstacles
 from edl_workflows.core.jobs.actions import Actions, Deletion, Manifest, Observed, Patch
 from edl_workflows.core.jobs.elastic_job import pods
 from edl_workflows.core.jobs.elastic_job.facts import ElasticJobFacts
-from edl_workflows.core.jobs.elastic_job.missing_pods import missing_pods_event, why_pods_are_missing
+from edl_workflows.core.jobs.elastic_job.missing_pods import (
+    find_hopeless_role,
+    missing_pods_event,
+    why_pods_are_missing,
+)
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob, ElasticJobPhase, ReplicaSpec
 from edl_workflows.core.jobs.elastic_job.status import make_events, spec_replicas, status_delay, status_patch
+from edl_workflows.core.jobs.grace import needed_grace, template_grace
 from edl_workflows.core.jobs.replicas.facts import seconds_to_restart
+from edl_workflows.core.jobs.replicas.steps import requeue_within
 from edl_workflows.core.jobs.scale_plan.model import KIND as SCALE_PLAN
+from edl_workflows.core.jobs.scale_plan.model import POD_REFUSED
 from edl_workflows.core.jobs.status import PhaseVerdict
-from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes import names, pod_state
 
 KEPT_PLANS = 10
 """Finished plans of a job that stay for users to read, of each scale type; older ones are deleted."""
 
 
+DEADLINE_EXCEEDED = "DeadlineExceeded"
 FATAL_EXIT_CODE = 1
 """A master that ends with this code has given the job up (upstream's rule). After any other nonzero code the
 master is replaced.
@@ -43,6 +51,11 @@ def reconcile(job: ElasticJob, observed: Observed) -> Actions:
     # 2. The master's end is the job's end, unless it was an accident.
     if verdict := _verdict(facts):
         return _finished(facts, verdict)
+    if message := find_hopeless_role(facts):
+        return _finished(facts, PhaseVerdict(ElasticJobPhase.FAILED, POD_REFUSED, message))
+    if (left := facts.seconds_to_deadline) is not None and left <= 0:
+        message = f"the job ran for its {job.spec.active_deadline_seconds} s of activeDeadlineSeconds"
+        return _finished(facts, PhaseVerdict(ElasticJobPhase.FAILED, DEADLINE_EXCEEDED, message))
     # 3. Suspended: no pods.
     if job.spec.suspend:
         return _suspend(facts)
@@ -54,6 +67,8 @@ def reconcile(job: ElasticJob, observed: Observed) -> Actions:
 
 
 def _finished(facts: ElasticJobFacts, outcome: PhaseVerdict) -> Actions:
+    if outcome.reason == DEADLINE_EXCEEDED and facts.live(*_NODE_TYPES, names.MASTER_TYPE):
+        return _act(facts, outcome, delete=_stop_next(facts))
     running = [p for p in facts.live(*_NODE_TYPES, names.MASTER_TYPE) if not manifests.is_terminating(p)]
     return _act(facts, outcome, delete=_delete([*running, *facts.services]))
 
@@ -61,13 +76,13 @@ def _finished(facts: ElasticJobFacts, outcome: PhaseVerdict) -> Actions:
 def _verdict(facts: ElasticJobFacts) -> PhaseVerdict | None:
     """How the job ended, according to the end of its newest master; None while the job has not ended."""
     master = facts.master
-    if master is None or not manifests.has_ended(master):
+    if master is None or not pod_state.has_ended(master):
         return None
-    if manifests.pod_phase(master) == "Succeeded":
+    if pod_state.pod_phase(master) == "Succeeded":
         return PhaseVerdict(ElasticJobPhase.SUCCEEDED, "JobSucceeded")
     if manifests.is_terminating(master) or _disrupted(master):
         return None
-    code = manifests.exit_of_first_container(master).get("exitCode")
+    code = pod_state.own_end(master).get("exitCode")
     how = "could not run" if code is None else f"ended with exit code {code}"
     log = f"{manifests.last_words(master)}; see `{_log_command(facts.job, master)}`"
     failure = facts.job.status.failure
@@ -77,7 +92,7 @@ def _verdict(facts: ElasticJobFacts) -> PhaseVerdict | None:
             failure.get("reason", "MasterFailed"),
             failure.get("message", log.lstrip(":; ")),
         )
-    if code == FATAL_EXIT_CODE:
+    if code == FATAL_EXIT_CODE or manifests.refused_by_node(master):
         return PhaseVerdict(ElasticJobPhase.FAILED, "MasterFailed", f"the master {how}{log}")
     if facts.failures_before_master >= _restart_limit(facts):
         message = f"the master {how} after {facts.failures_before_master} restarts{log}"
@@ -101,16 +116,27 @@ def _restart_limit(facts: ElasticJobFacts) -> int:
 
 
 def _suspend(facts: ElasticJobFacts) -> Actions:
-    """Stop workers first: when the chief is stopped it saves a checkpoint, for which it needs the servers and
-    the master."""
-    workers = facts.live(*_WORKERS)
-    remaining = facts.live(names.PS_TYPE, names.MASTER_TYPE)
-    going = workers or remaining
-    if not going:
+    live = facts.live(*_NODE_TYPES, names.MASTER_TYPE)
+    if not live:
         return _act(facts, PhaseVerdict(ElasticJobPhase.SUSPENDED, "JobSuspended"))
-    message = f"pods that have not ended yet: {len(workers) + len(remaining)}"
+    message = f"pods that have not ended yet: {len(live)}"
     outcome = PhaseVerdict(facts.job.status.phase or ElasticJobPhase.PENDING, "Suspending", message)
-    return _act(facts, outcome, delete=_delete(p for p in going if not manifests.is_terminating(p)))
+    return _act(facts, outcome, delete=_stop_next(facts))
+
+
+def _stop_next(facts: ElasticJobFacts) -> Iterator[Deletion]:
+    """Stop workers first: the chief saves a checkpoint before its pod ends, for which it needs the servers
+    and the master. Pods get the time that saves took, whatever their templates allow."""
+    going = facts.live(*_WORKERS) or facts.live(names.PS_TYPE, names.MASTER_TYPE)
+    for deletion in _delete(p for p in going if not manifests.is_terminating(p)):
+        yield replace(deletion, grace_seconds=_last_grace(facts))
+
+
+def _last_grace(facts: ElasticJobFacts) -> int:
+    """The longest grace that a template allows, or a longer one if the last checkpoint needs it."""
+    checkpoint = facts.job.status.checkpoint
+    needed = needed_grace(checkpoint.save_seconds if checkpoint is not None else 0.0)
+    return max(needed, *(template_grace(spec.template) for spec in facts.job.spec.replica_specs.values()))
 
 
 def _needed(facts: ElasticJobFacts) -> list[Manifest]:
@@ -149,13 +175,17 @@ def _run(facts: ElasticJobFacts) -> Actions:
     refused = {(r.kind, r.name) for r in facts.observed.refused}
     complete = not any((m["kind"], manifests.name_of(m)) in refused for m in missing)
     create = (*missing, *(_new_master(facts) if complete else ()))
-    disrupted = [p for p in facts.masters[:-1] if manifests.has_ended(p) and _disrupted(p)]
-    delete = _delete([*disrupted, *_old_pods(facts)])
+    replaced = facts.masters[:-1]
+    disrupted = [p for p in replaced if pod_state.has_ended(p) and _disrupted(p)]
+    outlived = [p for p in replaced if pod_state.outliving_containers(p) and not manifests.is_terminating(p)]
+    # Their state is fenced and their names are not used again. While they exist, agents would ask them, too.
+    gone = (manifests.delete_by_force(p) for p in replaced if facts.is_gone(p))
+    delete = (*_delete([*disrupted, *outlived, *_old_pods(facts)]), *gone)
     new = facts.job.status.phase in (None, ElasticJobPhase.CREATED)
     outcome = _phase(facts) if complete or not new else PhaseVerdict(ElasticJobPhase.CREATED, "JobCreated")
     actions = _act(facts, outcome, create=create, delete=delete)
     actions = replace(actions, patch=(*actions.patch, *_role_changes(facts)))
-    return actions if actions.requeue_after else replace(actions, requeue_after=_until_restart(facts) or None)
+    return requeue_within(actions, _until_restart(facts) or None)
 
 
 def _role_changes(facts: ElasticJobFacts) -> Iterator[Patch]:
@@ -190,33 +220,38 @@ def _phase(facts: ElasticJobFacts) -> PhaseVerdict:
     message = obstacles.why_pods_wait(facts.masters[-1:])
     if before in (ElasticJobPhase.RUNNING, ElasticJobPhase.SCALING, ElasticJobPhase.RESTARTING):
         return PhaseVerdict(ElasticJobPhase.RESTARTING, "JobRestarting", message or _last_end(facts))
-    return PhaseVerdict(ElasticJobPhase.PENDING, "JobPending", message)
+    ended = facts.master is not None and pod_state.has_ended(facts.master)
+    return PhaseVerdict(ElasticJobPhase.PENDING, "JobPending", message or (_last_end(facts) if ended else ""))
 
 
 def _last_end(facts: ElasticJobFacts) -> str:
     """Why a master is being replaced."""
     for master in reversed(facts.masters):
-        ended = manifests.exit_of_first_container(master)
-        if "exitCode" in ended:
-            limit = f"restarts: at most {_restart_limit(facts)}"
-            last_words = manifests.last_words(master)
-            return (
-                f"{manifests.name_of(master)} ended with exit code {ended['exitCode']} ({limit}){last_words}"
-            )
+        code = pod_state.own_end(master).get("exitCode")
+        if code is not None or manifests.failed_init_container(master):
+            how = "could not start" if code is None else f"ended with exit code {code}"
+            limit, last_words = _restart_limit(facts), manifests.last_words(master)
+            return f"{manifests.name_of(master)} {how} (restarts: at most {limit}){last_words}"
+    newest = facts.master
+    if newest is not None and manifests.is_terminating(newest):
+        return f"pod {manifests.name_of(newest)} is being deleted and will be replaced"
     return "the master's pod is gone and is being replaced"
 
 
 def _new_master(facts: ElasticJobFacts) -> tuple[Manifest, ...]:
     """The next master pod, if one is to be made now.
 
-    A new one is not made while the old one is still being deleted, since two masters would write the same
-    state. Disrupted and deleted masters do not count against the restart budget; failed ones do, and each
-    further replacement waits longer.
+    While the old one is being deleted, none is made, unless nobody confirms the old one's end: if it still
+    runs on a lost machine, it can't write any more once the new one has started (`ConfigMapStore`). Disrupted
+    and deleted masters do not count against the restart budget; failed ones do, and each further replacement
+    waits longer.
     """
     master = facts.master
     if master is None:
         return (_master_pod(facts, facts.restarts, facts.restarts),)
-    if not manifests.has_ended(master) or manifests.is_terminating(master) or _until_restart(facts) > 0:
+    if facts.is_gone(master):
+        return (_master_pod(facts, manifests.index_of(master) + 1, facts.restarts),)
+    if not pod_state.has_ended(master) or manifests.is_terminating(master) or _until_restart(facts) > 0:
         return ()
     failures = facts.failures_before_master + (0 if _disrupted(master) else 1)
     return (_master_pod(facts, manifests.index_of(master) + 1, max(facts.restarts, failures)),)
@@ -229,9 +264,10 @@ def _master_pod(facts: ElasticJobFacts, index: int, restarts: int) -> Manifest:
 def _until_restart(facts: ElasticJobFacts) -> float:
     """Seconds until a failed master's successor is made."""
     master = facts.master
-    if master is None or not manifests.has_ended(master) or _disrupted(master):
+    if master is None or not pod_state.has_ended(master) or _disrupted(master):
         return 0.0
-    finished = manifests.parse_time(manifests.exit_of_first_container(master).get("finishedAt"))
+    ended = manifests.failed_init_container(master) or pod_state.own_end(master)
+    finished = manifests.parse_time(ended.get("finishedAt"))
     return seconds_to_restart(facts.failures_before_master + 1, finished, facts.now)
 
 
@@ -256,7 +292,7 @@ def _act(
     seen = facts.job.status.spec_replicas if plan and (obstacle or earlier) else spec_replicas(facts)
     retry = obstacles.GARBAGE_SECONDS if earlier else None
     status = status_patch(facts, outcome, seen)
-    return Actions(
+    actions = Actions(
         create=create,
         delete=(*delete, *_old_plans(facts)),
         status=status,
@@ -264,6 +300,8 @@ def _act(
         events=(*make_events(facts, outcome), *missing_pods_event(facts, outcome)),
         requeue_after=obstacle.seconds if obstacle else retry,
     )
+    deadline = None if outcome.phase.final else facts.seconds_to_deadline
+    return requeue_within(actions, facts.until_gone, deadline)
 
 
 def _spec_plan(facts: ElasticJobFacts, outcome: PhaseVerdict) -> tuple[Manifest, ...]:

@@ -9,12 +9,13 @@ from typing import Any
 
 from edl_workflows.core.jobs import manifests, obstacles
 from edl_workflows.core.jobs.actions import Event, Manifest, merge_patch
+from edl_workflows.core.jobs.elastic_job import separate_copies
 from edl_workflows.core.jobs.elastic_job.facts import ElasticJobFacts
 from edl_workflows.core.jobs.elastic_job.model import ElasticJobPhase, ElasticJobStatus, ReplicaStatus
 from edl_workflows.core.jobs.scale_plan import plan_order
 from edl_workflows.core.jobs.status import KindPhase, PhaseVerdict, phase_event, update_conditions
-from edl_workflows.core.kubernetes import names
-from edl_workflows.core.kubernetes.objects import Condition
+from edl_workflows.core.kubernetes import names, pod_state
+from edl_workflows.core.kubernetes.objects import Condition, set_condition
 
 OWNED = (
     "phase", "reason", "message", "observedGeneration", "conditions", "replicaStatuses", "startTime",
@@ -62,7 +63,7 @@ def status_patch(
             "reason": outcome.reason,
             "message": outcome.message,
             "observed_generation": facts.job.metadata.generation,
-            "conditions": update_conditions(old, outcome, CREATED, facts.now, _other_true(outcome)),
+            "conditions": _conditions(facts, outcome),
             "replica_statuses": replica_statuses(facts, outcome.phase),
             "start_time": old.start_time or facts.now,
             "completion_time": (old.completion_time or facts.now) if outcome.phase.final else None,
@@ -110,6 +111,24 @@ def make_events(facts: ElasticJobFacts, outcome: PhaseVerdict) -> tuple[Event, .
     return phase_event(old, outcome, obstacles.REASONS, f"the job is {outcome.phase}")
 
 
+def _conditions(facts: ElasticJobFacts, outcome: PhaseVerdict) -> list[Condition]:
+    """The conditions of the phases, and the one that says what the master has warned of: that each worker
+    trains a copy of the model."""
+    old = facts.job.status
+    conditions = update_conditions(old, outcome, CREATED, facts.now, _other_true(outcome))
+    shown = any(condition.type == separate_copies.CONDITION for condition in conditions)
+    warning = next(filter(separate_copies.is_warning, old.warnings), "")
+    if not warning and not shown:
+        return conditions
+    copies = Condition(
+        type=separate_copies.CONDITION,
+        status="True" if warning else "False",
+        reason="NothingCombines" if warning else "OneModel",
+        message=warning,
+    )
+    return set_condition(conditions, copies, facts.now)
+
+
 def _other_true(outcome: PhaseVerdict) -> tuple[str, ...]:
     """Running stays True while a job is scaled."""
     return (ElasticJobPhase.RUNNING.condition,) if outcome.phase is ElasticJobPhase.SCALING else ()
@@ -140,7 +159,7 @@ def _count(
 ) -> ReplicaStatus:
     """A running or pending pod that is being deleted is not counted."""
     phases = [
-        manifests.pod_phase(p) for p in pods if manifests.has_ended(p) or not manifests.is_terminating(p)
+        pod_state.pod_phase(p) for p in pods if pod_state.has_ended(p) or not manifests.is_terminating(p)
     ]
     pending, active = phases.count("Pending"), phases.count("Running")
     succeeded, failed = phases.count("Succeeded"), phases.count("Failed")
@@ -150,7 +169,7 @@ def _count(
         initial=0 if phase.final else missing,
         pending=pending,
         active=active,
-        ready=sum(manifests.is_ready(p) for p in pods if not manifests.is_terminating(p)),
+        ready=sum(pod_state.is_ready(p) for p in pods if not manifests.is_terminating(p)),
         succeeded=succeeded,
         failed=failed,
         label_selector=f"{names.JOB_LABEL}={facts.job.metadata.name},{names.REPLICA_TYPE_LABEL}={role}",

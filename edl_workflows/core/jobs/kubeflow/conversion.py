@@ -49,6 +49,8 @@ def to_elastic_job(
         made["suspend"] = True
     if policies.ttl_seconds_after_finished is not None:
         made["ttlSecondsAfterFinished"] = policies.ttl_seconds_after_finished
+    if policies.active_deadline_seconds is not None:
+        made["activeDeadlineSeconds"] = policies.active_deadline_seconds
     notes.append(
         "spec.replicaSpecs: the program gets its data and its cluster from the agent; "
         "see how-to/write-a-training-program"
@@ -81,7 +83,6 @@ def _lost_policies(job: KubeflowJob) -> list[str]:
     policies = job.spec.policies
     named = {
         "runPolicy.cleanPodPolicy": policies.clean_pod_policy in ("All", "None"),
-        "runPolicy.activeDeadlineSeconds": policies.active_deadline_seconds is not None,
         "runPolicy.backoffLimit": policies.backoff_limit is not None,
     }
     return [path for path, lost in named.items() if lost]

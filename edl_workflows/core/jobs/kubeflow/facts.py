@@ -13,7 +13,6 @@ from edl_workflows.core.jobs.kubeflow.model import (
     ReplicaRestarts,
     ReplicaType,
     RestartPolicy,
-    container_of,
     list_replicas,
     replica_name,
 )
@@ -25,6 +24,7 @@ from edl_workflows.core.jobs.replicas.facts import (
     own_objects,
     seconds_to_restart,
 )
+from edl_workflows.core.kubernetes import pod_state
 
 RETRYABLE_2021 = frozenset({130, 137, 138, 143})
 FIRST_RETRYABLE = 128
@@ -40,43 +40,38 @@ class KubeflowReplicaState(ReplicaState):
     Attributes:
         policy: its restart policy.
         restart: its restarts so far.
-        container: name of the pod's container that runs the replica's program.
     """
 
     kind: ReplicaType
     policy: RestartPolicy
     restart: ReplicaRestarts
-    container: str
     exit_codes_2021: bool
 
     @property
     def failed(self) -> bool:
         """Whether its pod has failed. A pod that somebody deletes is replaced in any case."""
         pod = self.pod
-        return pod is not None and manifests.pod_phase(pod) == "Failed" and not manifests.is_terminating(pod)
+        return pod is not None and pod_state.pod_phase(pod) == "Failed" and not manifests.is_terminating(pod)
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of its container; None if there is none, for example because the pod was lost with its
-        node."""
+        """Exit code of its own container, or of the init container that failed before it; None if there is
+        none, for example because the pod was lost with its node."""
         if self.pod is None:
             return None
-        main = container_of({"spec": self.pod["spec"]}, self.container)["name"]
-        for status in manifests.container_statuses(self.pod):
-            if status.get("name") == main:
-                code = manifests.terminated_state(status).get("exitCode")
-                return None if code is None else int(code)
-        return None
+        ended = manifests.failed_init_container(self.pod) or pod_state.own_end(self.pod)
+        code = ended.get("exitCode")
+        return None if code is None else int(code)
 
     @property
     def disrupted(self) -> bool:
         """Whether its pod was ended from outside, for example by an eviction."""
-        return self.pod is not None and manifests.marked_disrupted(self.pod)
+        return self.pod is not None and pod_state.marked_disrupted(self.pod)
 
     @property
     def retryable(self) -> bool:
         """Whether a failed pod is to be replaced."""
-        if self.policy is RestartPolicy.NEVER:
+        if self.policy is RestartPolicy.NEVER or (self.pod and manifests.refused_by_node(self.pod)):
             return False
         if self.policy is not RestartPolicy.EXIT_CODE:
             return True  # the kubelet restarts its containers, so the pod fails only if it is lost
@@ -96,12 +91,9 @@ class KubeflowReplicaState(ReplicaState):
         """Seconds until a failed pod is replaced, from its end; from its creation if it never ran."""
         if self.pod is None:
             return 0.0
-        ends = [
-            manifests.terminated_state(s).get("finishedAt") for s in manifests.container_statuses(self.pod)
-        ]
-        since = [end for end in ends if end] or [self.pod["metadata"].get("creationTimestamp")]
+        since = [pod_state.own_end(self.pod).get("finishedAt"), self.pod["metadata"].get("creationTimestamp")]
         times = [time for time in map(manifests.parse_time, since) if time is not None]
-        return seconds_to_restart(self.restart.count, max(times, default=None), now)
+        return seconds_to_restart(self.restart.count, next(iter(times), None), now)
 
 
 @dataclass(frozen=True)
@@ -131,12 +123,12 @@ class KubeflowFacts(JobFacts[KubeflowJob, KubeflowReplicaState]):
 
     @property
     def restarts(self) -> int:
-        """Restarts so far: replaced pods, and containers that the kubelet restarted. Stale pods and pods of a
-        suspended job do not count, as in `failed`.
+        """Restarts so far: replaced pods, and own containers that the kubelet restarted. Stale pods and pods
+        of a suspended job do not count, as in `failed`.
         """
         suspend = self.job.spec.run_policy.suspend
         stay = [] if suspend else [r.pod for r in self.replicas if r.pod is not None and not r.stale]
-        by_node = (int(s.get("restartCount") or 0) for pod in stay for s in manifests.container_statuses(pod))
+        by_node = (int(pod_state.own_status(pod).get("restartCount") or 0) for pod in stay)
         return sum(restart.count for restart in self.job.status.restarts.values()) + sum(by_node)
 
 
@@ -144,12 +136,11 @@ def sort_facts(framework: KubeflowFramework, job: KubeflowJob, observed: Observe
     """Sort what is observed of a job."""
     own = own_objects(job, observed, "Pod")
     cluster = framework.cluster_id(job)
-    replicas = [_replica(framework, job, own, cluster, kind, index) for kind, index in list_replicas(job)]
+    replicas = [_replica(job, own, cluster, kind, index) for kind, index in list_replicas(job)]
     return KubeflowFacts(job, observed, replicas, framework)
 
 
 def _replica(
-    framework: KubeflowFramework,
     job: KubeflowJob,
     own: Mapping[str, Manifest],
     cluster: str,
@@ -171,6 +162,5 @@ def _replica(
         policy=job.spec.replicas[kind].policy,
         restart=job.status.restarts.get(name, ReplicaRestarts()),
         stale=pod_cluster != cluster and not completed,
-        container=framework.container,
         exit_codes_2021="exit-codes-2021" in job.compat,
     )

@@ -10,7 +10,14 @@ from edl_workflows.core.jobs import cache_fields
 from edl_workflows.core.jobs.actions import Manifest, RoleChange, SpecEdit
 from edl_workflows.core.jobs.autoscaling import ElasticRole
 from edl_workflows.core.jobs.conversion import ConvertedJob
-from edl_workflows.core.jobs.kind import CREATE_VERBS, Kind, Source, job_by_label, job_source
+from edl_workflows.core.jobs.kind import (
+    CREATE_VERBS,
+    Kind,
+    Source,
+    job_by_label,
+    job_source,
+    made_with_label,
+)
 from edl_workflows.core.jobs.kubeflow import pods
 from edl_workflows.core.jobs.kubeflow.model import (
     KubeflowJob,
@@ -88,6 +95,7 @@ def kubeflow_kind(
         suspend=("runPolicy", "suspend"),
         scale=partial(scale, framework),
         elastic=elastic,
+        made_here=made_with_label(pods.CLUSTER_LABEL),
         conversions=conversions,
     )
 

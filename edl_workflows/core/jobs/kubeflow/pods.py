@@ -17,6 +17,7 @@ from edl_workflows.core.jobs.kubeflow.model import (
     replica_name,
 )
 from edl_workflows.core.kubernetes import api, names
+from edl_workflows.core.kubernetes.pod_state import mark_own_container
 
 _PREFIX = "training.kubeflow.org"
 OPERATOR_LABEL = f"{_PREFIX}/operator-name"
@@ -90,6 +91,7 @@ def make_pod(
         made["metadata"].setdefault("annotations", {}).update(_gang_annotations(job, kind))
         made["spec"].setdefault("schedulerName", VOLCANO)
     container = container_of(made, framework.container)
+    mark_own_container(made, container["name"])
     ports = list(container.get("ports") or ())
     if all(port.get("name") != framework.port_name for port in ports):
         own = {"name": framework.port_name, "containerPort": framework.port_of(job, kind)}

@@ -16,6 +16,7 @@ from edl_workflows.core.jobs.replicas.steps import (
     apply_obstacle,
     delete_all,
     requeue_within,
+    settle_lost_pods,
     suspending_verdict,
 )
 from edl_workflows.core.jobs.status import PhaseVerdict
@@ -50,7 +51,7 @@ def reconcile(framework: KubeflowFramework, job: KubeflowJob, observed: Observed
     # 5. Pods of an earlier cluster go before those of the new one are made.
     if facts.stale:
         verdict = _restarting(facts, "the cluster changed")
-        going = _next_to_stop([*facts.stale, *facts.surplus])
+        going = _next_to_stop(facts, [*facts.stale, *facts.surplus])
         return _act(facts, verdict, restarts, create=_missing_pod_group(facts), delete=going)
     # 6. Surplus and failed replicas go, missing ones are made.
     return _replace_pods(facts, restarts)
@@ -125,8 +126,10 @@ def _describe_failure(facts: KubeflowFacts, failed: list[KubeflowReplicaState]) 
 
 
 def _describe_end(replica: KubeflowReplicaState) -> str:
-    code = "without an exit code" if replica.exit_code is None else f"exit code {replica.exit_code}"
     last_words = manifests.last_words(replica.pod or {"spec": {}})
+    if replica.pod is not None and manifests.failed_init_container(replica.pod) and not replica.disrupted:
+        return last_words.removeprefix(": ")
+    code = "without an exit code" if replica.exit_code is None else f"exit code {replica.exit_code}"
     if replica.exit_code is not None and not replica.disrupted:
         return f"{code}{last_words}"
     reason = ((replica.pod or {}).get("status") or {}).get("reason") or "lost"
@@ -142,9 +145,7 @@ def _seconds_to_deadline(facts: KubeflowFacts) -> float | None:
 
 def _clean_up(facts: KubeflowFacts, verdict: PhaseVerdict) -> Actions:
     """Delete pods by the clean-up policy, and the services of pods that are gone or have ended."""
-    policy = facts.job.spec.policies.clean_pod_policy
-    if policy is None:
-        policy = "None" if "keep-pods" in facts.job.compat else "Running"
+    policy = _clean_pod_policy(facts)
     if policy == "All":
         gone = facts.pods
     else:
@@ -154,6 +155,11 @@ def _clean_up(facts: KubeflowFacts, verdict: PhaseVerdict) -> Actions:
     return _act(facts, verdict, facts.job.status.restarts, delete=delete_all([*gone, *services]))
 
 
+def _clean_pod_policy(facts: KubeflowFacts) -> str:
+    default = "None" if "keep-pods" in facts.job.compat else "Running"
+    return facts.job.spec.policies.clean_pod_policy or default
+
+
 def _suspend(facts: KubeflowFacts) -> Actions:
     job, restarts = facts.job, facts.job.status.restarts
     if not facts.pods:
@@ -161,16 +167,16 @@ def _suspend(facts: KubeflowFacts) -> Actions:
             KubeflowPhase.SUSPENDED, f"{job.kind}Suspended", f"{job.kind} {job.key} is suspended."
         )
         return _act(facts, done, restarts, delete=delete_all(facts.services))
-    going = _next_to_stop(facts.recorded_pods)
+    going = _next_to_stop(facts, facts.recorded_pods)
     return _act(facts, suspending_verdict(facts, KubeflowPhase.CREATED), restarts, delete=going)
 
 
-def _next_to_stop(going: list[Manifest]) -> list[Deletion]:
+def _next_to_stop(facts: KubeflowFacts, going: list[Manifest]) -> list[Deletion]:
     """The pods to delete now: parameter servers only after all other pods have ended, because a chief that
     saves a checkpoint when it is stopped needs them.
     """
     early = [pod for pod in going if manifests.get_label(pod, pods.TYPE_LABEL) != "ps"]
-    running = [pod for pod in early if not manifests.has_ended(pod)]
+    running = [pod for pod in early if facts.holds_up(pod)]
     return delete_all(running or going)
 
 
@@ -191,7 +197,8 @@ def _replace_pods(facts: KubeflowFacts, restarts: Mapping[str, ReplicaRestarts])
     due = [r.pod for r in failed if r.pod is not None and not r.seconds_to_replacement(facts.now)]
     names = {replica.name for replica in facts.replicas}
     leftover = [service for service in facts.services if manifests.name_of(service) not in names]
-    going = delete_all([*facts.surplus, *due, *leftover])
+    outlived = [] if _clean_pod_policy(facts) == "None" else facts.outlived
+    going = delete_all([*facts.surplus, *due, *outlived, *leftover])
     waits = [seconds for r in failed if (seconds := r.seconds_to_replacement(facts.now))]
     actions = _act(facts, _current_phase(facts), restarts, create=_missing_objects(facts), delete=going)
     return requeue_within(actions, *waits)
@@ -281,7 +288,7 @@ def _act(
     The job is decided on again at its deadline at the latest, whatever else it waits for.
     """
     create = tuple(create)
-    verdict, obstacle = apply_obstacle(facts.observed, create, verdict)
+    verdict, obstacle = apply_obstacle(facts, create, verdict)
     actions = Actions(
         create=create,
         delete=tuple(delete),
@@ -291,4 +298,5 @@ def _act(
     )
     at_rest = verdict.phase.final or verdict.phase is KubeflowPhase.SUSPENDED
     deadline = None if at_rest else _seconds_to_deadline(facts)
+    actions = settle_lost_pods(facts, actions)
     return requeue_within(actions, obstacle.seconds if obstacle else None, deadline)

@@ -8,7 +8,7 @@ False instead of being removed; every ended job has a ``completionTime``.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edl_workflows.core.jobs import manifests, obstacles
+from edl_workflows.core.jobs import obstacles
 from edl_workflows.core.jobs.actions import Event, merge_patch
 from edl_workflows.core.jobs.kubeflow import pods
 from edl_workflows.core.jobs.kubeflow.facts import KubeflowFacts, KubeflowReplicaState
@@ -19,6 +19,7 @@ from edl_workflows.core.jobs.kubeflow.model import (
     ReplicaType,
 )
 from edl_workflows.core.jobs.status import KindPhase, PhaseVerdict, phase_event, update_conditions
+from edl_workflows.core.kubernetes import pod_state
 from edl_workflows.core.kubernetes.objects import Condition
 
 
@@ -68,7 +69,7 @@ def make_events(facts: KubeflowFacts, verdict: PhaseVerdict) -> tuple[Event, ...
 def _count(
     facts: KubeflowFacts, kind: ReplicaType, replicas: Sequence[KubeflowReplicaState], phase: KindPhase
 ) -> KubeflowReplicaStatus:
-    ready = [r for r in replicas if r.runs and r.pod is not None and manifests.is_ready(r.pod)]
+    ready = [r for r in replicas if r.runs and r.pod is not None and pod_state.is_ready(r.pod)]
     completed = [replica.index for replica in replicas if replica.completed]
     succeeded, failed = len(completed), sum(replica.failed for replica in replicas)
     if phase.final:

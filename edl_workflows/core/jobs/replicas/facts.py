@@ -10,6 +10,7 @@ from edl_workflows.core.backoff import Backoff
 from edl_workflows.core.jobs import manifests
 from edl_workflows.core.jobs.actions import Manifest, Observed
 from edl_workflows.core.jobs.status import Job
+from edl_workflows.core.kubernetes import lost_pods, pod_state
 
 _BACKOFF = Backoff(first=10, most=300)
 
@@ -30,7 +31,7 @@ def seconds_to_restart(failures: int, since: datetime | None, now: datetime) -> 
 
 def has_succeeded(pod: Manifest | None) -> bool:
     """Whether a pod ended with success, and not because it is being deleted."""
-    return pod is not None and manifests.pod_phase(pod) == "Succeeded" and not manifests.is_terminating(pod)
+    return pod is not None and pod_state.pod_phase(pod) == "Succeeded" and not manifests.is_terminating(pod)
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class ReplicaState:
     def runs(self) -> bool:
         """Whether its pod is Running and not being deleted."""
         pod = self.pod
-        return pod is not None and manifests.pod_phase(pod) == "Running" and not manifests.is_terminating(pod)
+        return pod is not None and pod_state.pod_phase(pod) == "Running" and not manifests.is_terminating(pod)
 
 
 JobT = TypeVar("JobT", bound=Job)
@@ -110,8 +111,23 @@ class JobFacts(Generic[JobT, ReplicaT]):
 
     @property
     def live(self) -> list[Manifest]:
-        """Pods that have not ended, including those being deleted."""
-        return [pod for pod in self.pods if not manifests.has_ended(pod)]
+        """Pods that must be deleted to end, including those being deleted."""
+        return [pod for pod in self.pods if pod_state.must_be_stopped(pod)]
+
+    @property
+    def outlived(self) -> list[Manifest]:
+        """Pods of replicas whose success the status has recorded, in which another container still runs."""
+        recorded = [r.pod for r in self.replicas if r.known_completed and r.pod is not None]
+        return [pod for pod in recorded if pod_state.outliving_containers(pod)]
+
+    @cached_property
+    def lost(self) -> list[Manifest]:
+        """Pods that count as gone although they still have their names, see `lost_pods`."""
+        return [pod for pod in self.pods if lost_pods.is_gone(pod, self.now)]
+
+    def holds_up(self, pod: Manifest) -> bool:
+        """Whether others must wait for the end of a pod that is or will be deleted."""
+        return pod_state.must_be_stopped(pod) and pod not in self.lost
 
     @property
     def recorded_pods(self) -> list[Manifest]:

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from edl_workflows.core.jobs import manifests, obstacles
-from edl_workflows.core.jobs.actions import Actions, Deletion, Manifest, Observed
+from edl_workflows.core.jobs.actions import Actions, Deletion, Manifest
 from edl_workflows.core.jobs.obstacles import Obstacle
 from edl_workflows.core.jobs.replicas.facts import JobFacts
 from edl_workflows.core.jobs.status import KindPhase, PhaseVerdict
+from edl_workflows.core.kubernetes import lost_pods
 
 
 def delete_all(objects: Iterable[Manifest]) -> list[Deletion]:
@@ -30,23 +31,43 @@ def suspending_verdict(facts: JobFacts[Any, Any], first: KindPhase) -> PhaseVerd
 
 
 def apply_obstacle(
-    observed: Observed, create: Iterable[Manifest], verdict: PhaseVerdict, phase: KindPhase | None = None
+    facts: JobFacts[Any, Any],
+    create: Iterable[Manifest],
+    verdict: PhaseVerdict,
+    phase: KindPhase | None = None,
 ) -> tuple[PhaseVerdict, Obstacle | None]:
-    """The verdict, or, if the API server refused one of these creates, a verdict that reports the refusal.
+    """The verdict, or one that reports that the API server refused one of these creates, or that a lost pod
+    keeps its name.
 
     Args:
-        observed: with the refusals of the previous round.
+        facts: what is observed, with the refusals of the previous round.
         create: what the decision creates.
-        verdict: without regard to refusals.
+        verdict: without regard to obstacles.
         phase: of a job whose create was refused; None: the verdict's.
 
     Returns:
-        The verdict, and what was refused.
+        The verdict, and the obstacle.
     """
-    obstacle = obstacles.find_refusal(observed, create)
+    obstacle = obstacles.find_refusal(facts.observed, create)
+    if obstacle is None:
+        if verdict.phase.final or facts.observed.settings.force_delete_lost_pods:
+            return verdict, None
+        obstacle, phase = obstacles.find_lost(facts.lost), None
     if obstacle is None:
         return verdict, None
     return PhaseVerdict(phase or verdict.phase, obstacle.reason, obstacle.message), obstacle
+
+
+def settle_lost_pods(facts: JobFacts[Any, Any], actions: Actions) -> Actions:
+    """The same actions with what lost pods need: their deletion by force, if the installation allows it, and
+    the next decision when the next pod counts as gone."""
+    forced = facts.lost if facts.observed.settings.force_delete_lost_pods else ()
+    actions = replace(
+        actions,
+        delete=(*actions.delete, *map(manifests.delete_by_force, forced)),
+        events=(*actions.events, *map(obstacles.forced_deletion_event, forced)),
+    )
+    return requeue_within(actions, lost_pods.next_gone(facts.pods, facts.now))
 
 
 def requeue_within(actions: Actions, *seconds: float | None) -> Actions:

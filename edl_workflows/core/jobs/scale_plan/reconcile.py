@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from edl_workflows.core.exceptions import ManifestError
-from edl_workflows.core.jobs import manifests
+from edl_workflows.core.jobs import left_alone, manifests
 from edl_workflows.core.jobs.actions import (
     Actions,
     Deletion,
@@ -68,6 +68,8 @@ def reconcile(plan: ScalePlan, observed: Observed) -> Actions:
     manifest = observed.find(ELASTIC_JOB, plan.job)
     if manifest is None or manifests.is_terminating(manifest):
         return _without_job(plan, observed.now)
+    if left_alone.is_left_alone(manifest):
+        return Actions()
     try:
         job = ElasticJob.parse(manifest)
     except ManifestError:

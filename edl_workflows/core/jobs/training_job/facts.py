@@ -16,6 +16,7 @@ from edl_workflows.core.jobs.training_job.model import (
     TrainingReplicaStatus,
 )
 from edl_workflows.core.jobs.training_job.types import TrainingRole
+from edl_workflows.core.kubernetes import pod_state
 
 STARTING = (None, TrainingJobPhase.CREATING, TrainingJobPhase.SUSPENDED)
 """Phases of a job that does not run yet."""
@@ -42,7 +43,7 @@ class TrainingReplicaState(ReplicaState):
     @property
     def ready(self) -> bool:
         """Whether its pod is ready, so that other replicas can use it."""
-        return self.active and self.pod is not None and manifests.is_ready(self.pod)
+        return self.active and self.pod is not None and pod_state.is_ready(self.pod)
 
     @property
     def up(self) -> bool:
@@ -52,12 +53,12 @@ class TrainingReplicaState(ReplicaState):
     @property
     def failed(self) -> bool:
         """Whether its pod has failed. A pod that somebody deletes is replaced in any case."""
-        return self.pod is not None and _has_succeeded(self.pod, self.role) is False
+        return self.pod is not None and _has_succeeded(self.pod) is False
 
     @property
     def end(self) -> Mapping[str, Any]:
-        """``state.terminated`` of its container; empty if it did not end, or if its state was lost."""
-        return {} if self.pod is None else _end(self.pod, self.role)
+        """``state.terminated`` of its own container; empty if it did not end, or if its state was lost."""
+        return {} if self.pod is None else pod_state.own_end(self.pod)
 
     @property
     def exit_code(self) -> int | None:
@@ -162,7 +163,7 @@ def _observe(
     name = pods.replica_name(job, role, index)
     pod = own.get(name)
     known_completed = index in job.status.replica_statuses.get(role, TrainingReplicaStatus()).completed
-    completed = known_completed or (pod is not None and _has_succeeded(pod, role) is True)
+    completed = known_completed or (pod is not None and _has_succeeded(pod) is True)
     pod_cluster = (
         cluster
         if pod is None or role is TrainingRole.MASTER
@@ -180,30 +181,11 @@ def _observe(
     )
 
 
-def _end(pod: Manifest, role: TrainingRole) -> Mapping[str, Any]:
-    own = (s for s in manifests.container_statuses(pod) if s.get("name") == str(role))
-    return manifests.terminated_state(next(own, {}))
-
-
-def _killed(pod: Manifest) -> bool:
-    """Whether a pod did not end by itself: it was evicted, exceeded its deadline, or its machine was shut
-    down. Only then does its status have a reason.
-    """
-    reason = (pod.get("status") or {}).get("reason")
-    return manifests.pod_phase(pod) == "Failed" and bool(reason or manifests.marked_disrupted(pod))
-
-
-def _has_succeeded(pod: Manifest, role: TrainingRole) -> bool | None:
+def _has_succeeded(pod: Manifest) -> bool | None:
     """Whether a pod ended well; None if it has not ended, or is being deleted.
 
-    Only the role's own container counts; others, such as etcd, may still run. A program that exits with 0
-    because its pod is being deleted has not succeeded.
+    A program that exits with 0 because its pod is being deleted has not succeeded.
     """
-    if manifests.is_terminating(pod):
+    if manifests.is_terminating(pod) or not pod_state.has_ended(pod):
         return None
-    if _killed(pod):
-        return False
-    code = _end(pod, role).get("exitCode")
-    if code is not None:
-        return bool(code == 0)
-    return manifests.pod_phase(pod) == "Succeeded" if manifests.has_ended(pod) else None
+    return pod_state.pod_phase(pod) == "Succeeded"

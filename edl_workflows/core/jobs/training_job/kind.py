@@ -7,7 +7,14 @@ from edl_workflows.core.exceptions import ManifestError, Problem
 from edl_workflows.core.jobs import cache_fields
 from edl_workflows.core.jobs.actions import Manifest, RoleChange, SpecEdit
 from edl_workflows.core.jobs.autoscaling import ElasticRole
-from edl_workflows.core.jobs.kind import CREATE_VERBS, Kind, Source, job_by_label, job_source
+from edl_workflows.core.jobs.kind import (
+    CREATE_VERBS,
+    Kind,
+    Source,
+    job_by_label,
+    job_source,
+    made_with_label,
+)
 from edl_workflows.core.jobs.training_job import pods
 from edl_workflows.core.jobs.training_job.conversion import to_elastic_job
 from edl_workflows.core.jobs.training_job.model import TrainingJob, TrainingJobPhase
@@ -151,5 +158,6 @@ TRAINING_JOB = Kind(
     failed=TrainingJobPhase.FAILED,
     scale=scale,
     elastic=elastic_role,
+    made_here=made_with_label(pods.CLUSTER_LABEL),
     conversions=((api.ELASTIC_JOBS.kind, to_elastic_job),),
 )

@@ -20,6 +20,7 @@ from edl_workflows.core.jobs.training_job.types import (
 )
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.kubernetes.objects import parse_quantity
+from edl_workflows.core.kubernetes.pod_state import mark_own_container
 
 Variable = dict[str, Any]
 
@@ -201,7 +202,9 @@ def make_pod(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, Any]
     """A pod: the user's template, overridden by upstream's fields."""
     own = role_labels(job, role) | {INDEX_LABEL: str(index), CLUSTER_LABEL: cluster_id(job)}
     template = manifests.overlay_template(job.spec.template, {"spec": _pod_spec(job, role, index)})
-    return manifests.pod_from_template(replica_name(job, role, index), job, template, own)
+    made = manifests.pod_from_template(replica_name(job, role, index), job, template, own)
+    mark_own_container(made, str(role))
+    return made
 
 
 def make_service(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, Any]:
@@ -293,6 +296,8 @@ def _etcd_container(job: TrainingJob, index: int) -> dict[str, Any]:
             {"name": "etcd-port", "containerPort": ETCD_PORT},
             {"name": "etcd-peer", "containerPort": ETCD_PEER_PORT},
         ],
+        # Pods that Pod Security admits without etcd are admitted with it.
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from edl_workflows.core.jobs.replicas.steps import (
     apply_obstacle,
     delete_all,
     requeue_within,
+    settle_lost_pods,
     suspending_verdict,
 )
 from edl_workflows.core.jobs.status import PhaseVerdict
@@ -23,7 +24,13 @@ from edl_workflows.core.jobs.training_job.status import (
     status_patch,
 )
 from edl_workflows.core.jobs.training_job.types import TrainingRole
-from edl_workflows.core.jobs.training_job.verdict import find_end, is_replaced, seconds_left
+from edl_workflows.core.jobs.training_job.verdict import (
+    describe_end,
+    find_end,
+    is_replaced,
+    seconds_left,
+)
+from edl_workflows.core.kubernetes import pod_state
 
 _LAST_FIRST = tuple(reversed(TrainingRole))
 """Trainers stop first: a trainer that saves a checkpoint when it is stopped needs the servers."""
@@ -49,7 +56,7 @@ def reconcile(job: TrainingJob, observed: Observed) -> Actions:
         return blocked
     # 5. Pods of an earlier cluster go before those of the new one are made.
     if facts.stale:
-        going = _next_to_stop([*facts.stale, *facts.surplus])
+        going = _next_to_stop(facts, [*facts.stale, *facts.surplus])
         return _keep_deadlines(facts, _act(facts, _current_phase(facts), delete=going))
     # 6. Surplus and failed pods go, missing ones are made: master, then pservers, then trainers.
     return _replace_pods(facts)
@@ -66,17 +73,15 @@ def _suspend(facts: TrainingJobFacts) -> Actions:
         message = f"TrainingJob {facts.job.key} is suspended."
         done = PhaseVerdict(TrainingJobPhase.SUSPENDED, "JobSuspended", message)
         return _act(facts, done, delete=delete_all(facts.services))
-    going = _next_to_stop(facts.recorded_pods)
+    going = _next_to_stop(facts, facts.recorded_pods)
     return _act(facts, suspending_verdict(facts, TrainingJobPhase.CREATING), delete=going)
 
 
-def _next_to_stop(going: list[Manifest]) -> list[Deletion]:
+def _next_to_stop(facts: TrainingJobFacts, going: list[Manifest]) -> list[Deletion]:
     """The pods to delete now: those that have ended, and the running ones of the role that stops next."""
-    wave = [pod for pod in going if manifests.has_ended(pod)]
+    wave = [pod for pod in going if not facts.holds_up(pod)]
     for role in _LAST_FIRST:
-        running = [
-            p for p in going if manifests.get_label(p, pods.ROLE_LABEL) == role and not manifests.has_ended(p)
-        ]
+        running = [p for p in going if manifests.get_label(p, pods.ROLE_LABEL) == role and facts.holds_up(p)]
         if running:
             return delete_all([*wave, *running])
     return delete_all(wave)
@@ -98,7 +103,7 @@ def _replace_pods(facts: TrainingJobFacts) -> Actions:
     due = [r.pod for r in failed if r.pod is not None and not r.seconds_to_replacement(facts.now)]
     names = {r.name for r in facts.replicas if pods.has_service(facts.job, r.role)}
     leftover = [service for service in facts.services if manifests.name_of(service) not in names]
-    going = delete_all([*facts.surplus, *due, *_idle_trainers(facts), *leftover])
+    going = delete_all([*facts.surplus, *due, *facts.outlived, *_idle_trainers(facts), *leftover])
     actions = _act(facts, _current_phase(facts), create=_missing_objects(facts), delete=going)
     return _keep_deadlines(
         facts, actions, [left for r in failed if (left := r.seconds_to_replacement(facts.now))]
@@ -108,7 +113,7 @@ def _replace_pods(facts: TrainingJobFacts) -> Actions:
 def _keep_deadlines(facts: TrainingJobFacts, actions: Actions, waits: Iterable[float] = ()) -> Actions:
     """The same actions, with the next decision after the shortest of these times, or when a role becomes
     overdue."""
-    return actions if actions.requeue_after else requeue_within(actions, *waits, seconds_left(facts))
+    return requeue_within(actions, *waits, seconds_left(facts))
 
 
 def _idle_trainers(facts: TrainingJobFacts) -> list[Manifest]:
@@ -116,7 +121,7 @@ def _idle_trainers(facts: TrainingJobFacts) -> list[Manifest]:
     if not facts.winding_down:
         return []
     idle = [replica.pod for replica in facts.trainers if not replica.active and not replica.completed]
-    return [pod for pod in idle if pod is not None and manifests.pod_phase(pod) == "Pending"]
+    return [pod for pod in idle if pod is not None and pod_state.pod_phase(pod) == "Pending"]
 
 
 def _missing_objects(facts: TrainingJobFacts) -> list[Manifest]:
@@ -140,7 +145,7 @@ def _missing_objects(facts: TrainingJobFacts) -> list[Manifest]:
 def _current_phase(facts: TrainingJobFacts) -> PhaseVerdict:
     """The phase of a job that is neither suspended nor ended. A job that has run is never ``creating``
     again."""
-    waits = obstacles.why_pods_wait(facts.live)
+    waits = obstacles.why_pods_wait(facts.live) or _why_replaced(facts)
     if facts.starting:
         waiting = facts.waiting_role
         if waiting is None:
@@ -161,6 +166,12 @@ def _current_phase(facts: TrainingJobFacts) -> PhaseVerdict:
         reason = "ClusterChanging" if facts.stale else "JobScaling"
         return PhaseVerdict(TrainingJobPhase.SCALING, reason, f"{message}; {waits}" if waits else message)
     return _running(facts, waits)
+
+
+def _why_replaced(facts: TrainingJobFacts) -> str:
+    """How the first pod ended that is being replaced; "" if none is."""
+    ended = (f"{r.name} is replaced ({describe_end(r)})" for r in facts.failed if is_replaced(facts, r))
+    return next(ended, "")
 
 
 def _running(facts: TrainingJobFacts, waits: str) -> PhaseVerdict:
@@ -192,10 +203,10 @@ def _act(
 ) -> Actions:
     """All actions of a decision. Refused creates are reported in the status and tried again."""
     create = tuple(create)
-    verdict, obstacle = apply_obstacle(facts.observed, create, verdict)
+    verdict, obstacle = apply_obstacle(facts, create, verdict)
     patch = status_patch(facts, verdict)
     events = make_events(facts, verdict)
-    return Actions(
+    actions = Actions(
         create=create,
         delete=tuple(delete),
         status=patch,
@@ -203,3 +214,4 @@ def _act(
         events=events,
         requeue_after=obstacle.seconds if obstacle else None,
     )
+    return settle_lost_pods(facts, actions)

@@ -28,6 +28,9 @@ def find_end(facts: TrainingJobFacts) -> PhaseVerdict | None:
         failed = describe_failed(facts, servers=False)
         message = f"at least one trainer failed, and the job is not fault_tolerant: {failed}"
         return PhaseVerdict(TrainingJobPhase.FAILED, "TrainerFailed", message)
+    if refused := [r for r in facts.failed if r.pod is not None and manifests.refused_by_node(r.pod)]:
+        message = ", ".join(f"{replica.name} ({describe_end(replica)})" for replica in refused[:5])
+        return PhaseVerdict(TrainingJobPhase.FAILED, "PodRefused", f"no node can run {message}")
     if outcome := check_budgets(facts):
         return outcome
     if facts.job.spec.suspend:
@@ -65,7 +68,7 @@ def _since(facts: TrainingJobFacts, replica: TrainingReplicaState) -> datetime |
     pod = replica.pod
     if pod is None:
         # For a pod that can't be made, the wait began with the job.
-        refused = facts.job.status.reason in obstacles.REASONS
+        refused = facts.job.status.reason in obstacles.REASONS - {obstacles.LOST}
         return facts.job.status.start_time if refused and facts.starting else None
     if replica.failed:
         return None
@@ -124,7 +127,9 @@ def new_failures(facts: TrainingJobFacts) -> list[Failure]:
             index=replica.index,
             uid=replica.uid,
             exit_code=replica.exit_code,
-            disrupted=replica.pod is not None and manifests.was_disrupted(replica.pod),
+            disrupted=replica.pod is not None
+            and manifests.was_disrupted(replica.pod)
+            and not manifests.refused_by_node(replica.pod),
             time=facts.now,
         )
         for replica in facts.failed
@@ -196,6 +201,8 @@ def describe_end(replica: TrainingReplicaState) -> str:
     reason = ((replica.pod or {}).get("status") or {}).get("reason")
     if replica.exit_code is None:
         last_words = manifests.last_words(replica.pod or {"spec": {}})
+        if replica.pod is not None and manifests.failed_init_container(replica.pod) and not reason:
+            return last_words.removeprefix(": ")
         return f"{reason or 'lost'}, without an exit code{last_words}"
     text = f"{reason}, exit code {replica.exit_code}" if reason else f"exit code {replica.exit_code}"
     if replica.exit_code in _EXITS:

@@ -13,7 +13,7 @@ write manifests with `serializer.to_manifest`, not with Hera's own ``to_yaml``.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, update_wrapper
 from typing import Any, Concatenate, ParamSpec
 
@@ -113,13 +113,18 @@ autoscale = _builder(steps.autoscale)
 delete = _builder(steps.delete)
 
 
+START = "start"
+"""The template of ``edl-stages`` that submits a job and does not wait for it."""
+
+
 def library(waiting: WaitMode) -> list[StageTemplate]:
-    """One template for each stage of ElasticJobs, as in the WorkflowTemplate ``edl-stages``.
+    """One template for each stage of ElasticJobs, as in the WorkflowTemplate ``edl-stages``, and `START`.
 
     Autoscaling is not among them: its template is about TrainingJobs. With waiting ``resource``, stages that
     only the agent can run are left out.
     """
-    workflow_steps = [steps.step_of(stage.name) for stage in STAGES if stage is not AUTOSCALE]
+    start = replace(steps.submit(wait=False), name=START)
+    workflow_steps = [start, *(steps.step_of(stage.name) for stage in STAGES if stage is not AUTOSCALE)]
     return [
         template(step, waiting) for step in workflow_steps if waiting == "plugin" or step.action is not None
     ]

@@ -61,6 +61,7 @@ PRODUCTS = (
     BuildProduct("edl-stages", _template(workflows.stages)),
     BuildProduct("edl-clean-up", _template(workflows.clean_up)),
     BuildProduct("elastic-train", _template(workflows.train)),
+    BuildProduct("elastic-train-and-scale", _template(workflows.train_and_scale)),
     BuildProduct("elastic-scale", _template(workflows.elastic_scale)),
     BuildProduct("elastic-planned-scale", _template(workflows.planned_scale)),
     BuildProduct("ps-checkpoint-migrate-restart", _template(workflows.checkpoint_migrate_restart)),

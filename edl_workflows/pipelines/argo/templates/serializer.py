@@ -5,6 +5,7 @@ and a manifest is rejected if the linter finds an error in it, such as an empty 
 a missing template.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -69,12 +70,57 @@ def _unique(templates: Iterable[dict[str, Any]], problems: list[Problem]) -> lis
     return list(by_name.values())
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes multi-line strings as block scalars, and no aliases."""
+_LONGEST_LINE = 160
+"""Most characters of a parameter that is written in one line."""
+_SHARED = ("outputs", "retryStrategy")
+"""Fields of templates that are written once, and as a YAML alias where they occur again: people review the
+text, and the outputs of most stages are the same."""
 
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the base class's signature
-        """Write every value out, even if it occurs twice."""
-        return True
+
+class _Line(dict[str, Any]):
+    """A map that is written in one line."""
+
+
+class _Shared(dict[str, Any]):
+    """A map of which there is one object for all equal values in a document."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes multi-line strings as block scalars, and aliases only of shared maps."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write every other value out, even if it occurs twice."""
+        return not isinstance(data, _Shared)
+
+
+def _line(dumper: yaml.SafeDumper, value: _Line) -> yaml.MappingNode:
+    return dumper.represent_mapping("tag:yaml.org,2002:map", value.items(), flow_style=True)
+
+
+def _shared(dumper: yaml.SafeDumper, value: _Shared) -> yaml.MappingNode:
+    return dumper.represent_mapping("tag:yaml.org,2002:map", value.items())
+
+
+def _arranged(value: Any, shared: dict[str, _Shared], field: str = "") -> Any:
+    """The value with its parameters as `_Line` and the fields `_SHARED` as `_Shared`.
+
+    Args:
+        value: a manifest, or a part of it.
+        shared: maps of this document by their JSON.
+        field: the key of the value.
+    """
+    if isinstance(value, list):
+        return [_parameter(child) if field == "parameters" else _arranged(child, shared) for child in value]
+    if not isinstance(value, Mapping):
+        return value
+    arranged = {key: _arranged(child, shared, key) for key, child in value.items()}
+    return shared.setdefault(json.dumps(value), _Shared(arranged)) if field in _SHARED else arranged
+
+
+def _parameter(value: Any) -> Any:
+    text = str(value)
+    is_short = isinstance(value, Mapping) and len(text) <= _LONGEST_LINE and "\\n" not in text
+    return _Line(value) if is_short else value
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
@@ -83,6 +129,8 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _text)
+_Dumper.add_representer(_Line, _line)
+_Dumper.add_representer(_Shared, _shared)
 quote_for_server(_Dumper)
 
 
@@ -94,7 +142,8 @@ def to_yaml(manifests: Iterable[Mapping[str, Any]]) -> str:
         ManifestError: a value of a manifest would be read back from the YAML as a different value.
     """
     documents = [dict(manifest) for manifest in manifests]
-    text = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000)
+    arranged = [_arranged(document, {}) for document in documents]
+    text = yaml.dump_all(arranged, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000)
     for given, read in zip(documents, yaml.load_all(text, Loader), strict=True):
         if given != read:
             name = given.get("metadata", {}).get("name", "")

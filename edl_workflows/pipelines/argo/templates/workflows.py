@@ -28,6 +28,7 @@ __all__ = [
     "planned_scale",
     "stages",
     "train",
+    "train_and_scale",
 ]
 
 ACCOUNT = "edl-argo"
@@ -54,6 +55,10 @@ CLEAN_UP = Parameter(
 ON_CANCEL = cast("CancelAction", "{{workflow.parameters.clean-up}}")
 """A tag that Argo replaces with one of the actions."""
 JOB = Parameter(name="job", description="Name of the ElasticJob to change.")
+REPLICAS = Parameter(
+    name="replicas", value="{worker: {replicas: 2}}", description="Role to count and size, as YAML."
+)
+AT_STEP = Parameter(name="at-step", value="1", description="The training step after which the job is scaled.")
 STEP_TIMEOUT = Parameter(
     name=step_fields.STEP_TIMEOUT.name,
     value=step_fields.STEP_TIMEOUT.default,
@@ -151,13 +156,34 @@ def train(options: TemplateOptions, name: str = "elastic-train", kind: str = ELA
     return to_manifest(workflow)
 
 
+def train_and_scale(options: TemplateOptions) -> dict[str, Any]:
+    """Train, and scale the job while it trains."""
+    description = (
+        "Runs an ElasticJob and changes the number of its nodes after a step; ends as elastic-train."
+    )
+    parameters = [NAME, SPEC, TIMEOUT, CLEAN_UP, AT_STEP, REPLICAS, STEP_TIMEOUT]
+    with _workflow(options, "elastic-train-and-scale", parameters, description, hooks=on_exit()) as workflow:
+        groups.clean_up(options.waiting)
+        submit = builders.submit(options.waiting, wait=False)
+        wait, scale = builders.wait_for_job(options.waiting), builders.scale(options.waiting)
+        with DAG(name="main", outputs=outputs_of("trained")):
+            submitted: Any = submit(arguments={"name": JOB_NAME, "spec": tag(SPEC)})
+            name = {"name": output(submitted, "name"), "timeout": tag(TIMEOUT)}
+            reached: Any = wait(name="reached", arguments={**name, "phases": "Running", "step": tag(AT_STEP)})
+            scaled: Any = scale(
+                arguments={
+                    "job": output(submitted, "name"),
+                    **{str(given.name): tag(given) for given in (REPLICAS, STEP_TIMEOUT)},
+                }
+            )
+            submitted >> reached >> scaled >> wait(name="trained", arguments=name)
+    return to_manifest(workflow)
+
+
 def elastic_scale(options: TemplateOptions) -> dict[str, Any]:
     """Scale a running job."""
-    replicas = Parameter(
-        name="replicas", value="{worker: {replicas: 2}}", description="Role to count and size, as YAML."
-    )
     description = "Changes how many nodes a running ElasticJob has, or how large new ones are."
-    parameters = [JOB, replicas, STEP_TIMEOUT]
+    parameters = [JOB, REPLICAS, STEP_TIMEOUT]
     with _workflow(options, "elastic-scale", parameters, description) as workflow:
         scale = builders.scale(options.waiting)
         with DAG(name="main", outputs=outputs_of("scale")):

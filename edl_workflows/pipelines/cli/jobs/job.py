@@ -240,6 +240,15 @@ def logs(
     tail: Annotated[
         int | None, typer.Option(help="Print only this many of the last lines.", min=0, show_default=False)
     ] = None,
+    container: Annotated[
+        str,
+        typer.Option(
+            "--container",
+            "-c",
+            help="Container or init container of the pod; by default the one with the job's program, or, "
+            "before that has started, the init container that runs or has failed.",
+        ),
+    ] = "",
     *,
     target: ClusterFlags,
 ) -> None:
@@ -250,12 +259,16 @@ def logs(
     shown as text; those of the training program are not changed. In a pipe or file the whole log is
     unchanged: `edl logs NAME | less -R`.
     """
+    from edl_workflows.core.jobs.manifests import init_container_at_work
+    from edl_workflows.core.kubernetes import pod_state
     from edl_workflows.runtime.kube import logs as pod_logs
 
     cluster = target.connect()
     pod = _pod_of(cluster, kind, name, node)
-    # In a pod with sidecars, the first container is that of the node.
-    options = pod_logs.LogOptions(pod["spec"]["containers"][0]["name"], tail_lines=tail)
+    init = "" if container else init_container_at_work(pod)
+    if init:
+        say(f"this is the log of init container {init}: the job's program has not started")
+    options = pod_logs.LogOptions(container or init or pod_state.own_container(pod), tail_lines=tail)
     name = pod["metadata"]["name"]
     render = _renderer(pod)
     if not follow:

@@ -93,7 +93,10 @@ def no_job(cluster: "Cluster", kind: str, name: str) -> NotFoundError:
 
 
 def format_replicas(job: JobView) -> str:
-    """Ready and wanted nodes of each role, as ``ps 2/2 worker 3/3``."""
+    """Ready and wanted nodes of each role, as ``ps 2/2 worker 3/3``; "" for a job that has ended and needs
+    none."""
+    if job.phase.final:
+        return ""
     return " ".join(
         f"{role} {n.ready}/{n.desired}" for role, n in sorted(job.replicas.items()) if n.desired or n.ready
     )

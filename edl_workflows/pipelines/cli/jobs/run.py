@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from edl_workflows.pipelines.client.places import Place
     from edl_workflows.pipelines.client.training import ElasticTraining
     from edl_workflows.pipelines.client.worker_logs import WorkerLogs
+    from edl_workflows.pipelines.stages.driver import Observe
+    from edl_workflows.pipelines.waiting.observed import ObservedObject
     from edl_workflows.pipelines.waiting.outputs import Outputs
 
 app = typer.Typer(no_args_is_help=True)
@@ -146,6 +148,14 @@ def run(
     ] = PlaceName.LOCAL,
     timeout: Timeout = None,
     *,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Refuse a script whose workers would train separate copies of the model, and end the job if "
+            "they do.",
+        ),
+    ] = False,
     job: JobFlags,
     target: ClusterFlags,
     output: Output = OutputFormat.TABLE,
@@ -156,16 +166,17 @@ def run(
     The script's text travels with the job, and so do the modules and packages of its folder that
     it imports.
     """
-    from edl_workflows.core.jobs.elastic_job.from_program import render_job
-    from edl_workflows.pipelines.client.train import read_script, submit
+    from edl_workflows.pipelines.client.train import check_program, read_script, submit
+    from edl_workflows.pipelines.stages.driver import observe_nothing
 
     program, options = read_script(script), job.program_options(arguments or [])
-    render_job(program, options)  # raises before a cluster is started
+    check_program(program, options, say, strict=strict)
     with _ended_by_signals():
         place = _open(on, target)
         try:
             training = submit(place, program, options, hint=script.stem, name=job.name, notify=say)
-            outputs = _follow(training, timeout, to_stderr=output is not OutputFormat.TABLE)
+            observe = refuse_copies if strict else observe_nothing
+            outputs = _follow(training, timeout, observe, to_stderr=output is not OutputFormat.TABLE)
             show_outputs(outputs, output)
         finally:
             place.close()
@@ -180,7 +191,21 @@ def _open(on: PlaceName, target: ClusterFlags) -> "Place":
     return open_place("local", say).in_namespace(target.namespace)
 
 
-def _follow(training: "ElasticTraining", timeout: float | None, *, to_stderr: bool) -> "Outputs":
+def refuse_copies(seen: "ObservedObject") -> None:
+    """With --strict: end the wait, and so the job, if its workers are found to train separate copies.
+
+    Raises:
+        InvalidError: they are.
+    """
+    from edl_workflows.core.jobs.elastic_job.separate_copies import CONDITION, is_warning
+
+    if warning := next(filter(is_warning, getattr(seen, "warnings", ())), ""):
+        raise InvalidError(f"{CONDITION}: {warning}")
+
+
+def _follow(
+    training: "ElasticTraining", timeout: float | None, observe: "Observe", *, to_stderr: bool
+) -> "Outputs":
     """Print the workers' logs until the job has ended. Whatever else ends the wait cancels the job."""
     from edl_workflows.pipelines.client.training import LAST_LINES_SECONDS
 
@@ -189,7 +214,7 @@ def _follow(training: "ElasticTraining", timeout: float | None, *, to_stderr: bo
     with logs.following():
         printer.start()
         try:
-            outputs = training.wait(timeout)
+            outputs = training.wait(timeout, observe=observe)
         except JobFailedError:
             raise
         except BaseException:

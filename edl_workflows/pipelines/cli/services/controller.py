@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edl_workflows.core.exceptions import InvalidError, ManifestError
+from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.scaling.policies import POLICIES, policy_help
 from edl_workflows.pipelines.cli.options import (
     ClusterFlags,
@@ -18,6 +18,7 @@ from edl_workflows.pipelines.cli.options import (
     MetricsFlags,
     expand_options,
     kinds_of,
+    read_template,
 )
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ else:  # typer shows the members of an Enum as choices
     LivePolicyName = StrEnum("LivePolicyName", {entry.name: entry.name for entry in POLICIES})
 
 app = typer.Typer(help="The controller of all job kinds.", no_args_is_help=True)
+
+_NOT_GIVEN: tuple[object, ...] = (None, "", {})
 
 AllNamespaces = Annotated[
     bool, typer.Option("--all-namespaces", "-A", help="Reconcile the jobs of all namespaces.")
@@ -61,6 +64,23 @@ class JobFlags:
             show_default=False,
         ),
     ] = ""
+    training_template: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with a pod template (YAML) below the training pods of all jobs, whose own templates "
+            "override it. For example tolerations, a security context, or labels.",
+            show_default=False,
+        ),
+    ] = None
+    ttl_seconds_after_finished: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Seconds after its end at which a job is deleted that has no ttlSecondsAfterFinished; by "
+            "default it stays.",
+            show_default=False,
+        ),
+    ] = None
     tf_cluster_domain: Annotated[
         str | None,
         typer.Option(
@@ -108,6 +128,22 @@ class JobFlags:
         ),
     ] = False
 
+    force_delete_lost_pods: Annotated[
+        bool,
+        typer.Option(
+            "--force-delete-lost-pods/--keep-lost-pods",
+            help="Delete pods by force if their machine is lost, so that TFJobs, PyTorchJobs, TrainingJobs "
+            "and DIJobs, whose pods have fixed names, can replace them. Use it only where a machine that has "
+            "lost its contact is switched off: otherwise two pods of one name may run.",
+        ),
+    ] = False
+    unreachable_timeout: Annotated[
+        float,
+        typer.Option(
+            help="Seconds after which an ElasticJob's master on an unreachable node is replaced.", min=0
+        ),
+    ] = 60.0
+
     def settings(self) -> "InstallationSettings":
         """The settings. Options that were not given have their defaults.
 
@@ -117,7 +153,9 @@ class JobFlags:
         from edl_workflows.core.jobs.actions import InstallationSettings
 
         given: dict[str, Any] = {
-            "master_template": _read_template(self.master_template) if self.master_template else None,
+            "master_template": read_template("--master-template", self.master_template),
+            "training_template": read_template("--training-template", self.training_template),
+            "ttl_seconds_after_finished": self.ttl_seconds_after_finished,
             "master_image": self.master_image,
             "master_cpu_limit": self.master_cpu_limit,
             "tf_cluster_domain": self.tf_cluster_domain,
@@ -126,8 +164,10 @@ class JobFlags:
             "di_job_resources": _check_quantities(parse_pairs("--di-job-resources", self.di_job_resources)),
             "di_priority_classes": parse_pairs("--di-priority-classes", self.di_priority_classes),
             "network_policies": self.network_policies,
+            "force_delete_lost_pods": self.force_delete_lost_pods,
+            "unreachable_seconds": self.unreachable_timeout,
         }
-        return InstallationSettings(**{name: value for name, value in given.items() if value})
+        return InstallationSettings(**{key: value for key, value in given.items() if value not in _NOT_GIVEN})
 
 
 @dataclass(frozen=True)
@@ -272,19 +312,3 @@ def _check_quantities(amounts: dict[str, str]) -> dict[str, str]:
         except ValueError as error:
             raise InvalidError(f"--di-job-resources: {name}: {error}") from error
     return amounts
-
-
-def _read_template(path: Path) -> dict[str, Any]:
-    from edl_workflows.core.jobs import validation
-    from edl_workflows.pipelines.manifests import manifest
-
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidError(f"--master-template: can't read {path}: {error}") from error
-    template = manifest.parse_values(text, str(path))
-    if not isinstance(template, dict):
-        raise InvalidError(f"{path}: a pod template must be a map with metadata and spec, not a list")
-    if problems := list(validation.template_problems(template, partial=True)):
-        raise ManifestError(f"pod template {path}", problems)
-    return template

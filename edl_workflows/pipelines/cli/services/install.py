@@ -1,11 +1,12 @@
 """``edl install``: prints the manifests of an installation for `kubectl apply`."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from edl_workflows.core.exceptions import InvalidError
-from edl_workflows.pipelines.cli.options import Kinds, kinds_of
+from edl_workflows.pipelines.cli.options import Kinds, kinds_of, read_template
 from edl_workflows.pipelines.cli.output import print_document
 from edl_workflows.pipelines.install.options import (
     NAMESPACE,
@@ -65,6 +66,13 @@ NetworkPolicies = Annotated[
         help="Create a NetworkPolicy for each job that admits only the job's own pods to its pods.",
     ),
 ]
+ForceDeleteLostPods = Annotated[
+    bool,
+    typer.Option(
+        "--force-delete-lost-pods/--keep-lost-pods",
+        help="Let the controller delete pods by force if their machine is lost, see `edl controller run`.",
+    ),
+]
 AdmissionPolicies = Annotated[
     bool,
     typer.Option(
@@ -97,6 +105,44 @@ Crds = Annotated[
         "cluster share, with the installation, or only them, or the installation without them."
     ),
 ]
+PodTemplate = Annotated[
+    Path | None,
+    typer.Option(
+        help="File with a pod template (YAML) over the pods of the controller and of the other components: "
+        "resources, node selector, tolerations, priority class, labels.",
+        show_default=False,
+    ),
+]
+MasterTemplate = Annotated[
+    Path | None,
+    typer.Option(help="File with a pod template (YAML) for the jobs' masters.", show_default=False),
+]
+TrainingTemplate = Annotated[
+    Path | None,
+    typer.Option(
+        help="File with a pod template (YAML) below the training pods of all jobs, whose own templates "
+        "override it.",
+        show_default=False,
+    ),
+]
+Ttl = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Seconds after its end at which a job is deleted that has no ttlSecondsAfterFinished.",
+        show_default="it stays",
+    ),
+]
+OtherOperators = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--other-operator",
+        metavar="NAMESPACE:ACCOUNT",
+        help="ServiceAccount of another operator of these kinds, whose running jobs go on: the admission "
+        "policies let it create their pods. May be repeated.",
+        show_default=False,
+    ),
+]
 BrainDatabaseSecret = Annotated[
     str,
     typer.Option(
@@ -122,9 +168,15 @@ def install(
     brain_database_secret: BrainDatabaseSecret = "",
     network_policies: NetworkPolicies = True,
     admission_policies: AdmissionPolicies = True,
+    force_delete_lost_pods: ForceDeleteLostPods = False,
     master_account: MasterAccounts = None,
     master_cpu_limit: MasterCpuLimit = "",
+    pod_template: PodTemplate = None,
+    master_template: MasterTemplate = None,
+    training_template: TrainingTemplate = None,
+    ttl_seconds_after_finished: Ttl = None,
     crds: Crds = CrdMode.WITH,
+    other_operator: OtherOperators = None,
 ) -> None:
     """Print the manifests of an installation: `edl install --image … --print | kubectl apply -f -`.
 
@@ -148,9 +200,15 @@ def install(
         brain_database_secret=brain_database_secret,
         network_policies=network_policies,
         admission_policies=admission_policies,
+        force_delete_lost_pods=force_delete_lost_pods,
         master_accounts=tuple(master_account or ()),
         master_cpu_limit=master_cpu_limit,
+        pod_template=read_template("--pod-template", pod_template),
+        master_template=read_template("--master-template", master_template),
+        training_template=read_template("--training-template", training_template),
+        ttl_seconds_after_finished=ttl_seconds_after_finished,
         crds=crds,
+        other_operators=tuple(other_operator or ()),
     )
     if not print_:
         raise InvalidError(

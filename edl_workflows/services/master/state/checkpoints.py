@@ -25,7 +25,9 @@ MAX_PENDING = 4
 
 @dataclass(frozen=True)
 class SaveTicket:
-    """A save that has begun. `last`: whether it is an attempt to save the training's last checkpoint."""
+    """A save that has begun. `last`: whether it is an attempt to save the training's last checkpoint;
+    `begun`: Unix seconds, 0 if unknown.
+    """
 
     id: str
     request: str
@@ -33,6 +35,7 @@ class SaveTicket:
     position: JobPosition
     evaluation: Evaluation | None = None
     last: bool = False
+    begun: float = 0.0
 
     def to_message(self) -> CheckpointTicket:
         """What the chief is told of it."""
@@ -43,7 +46,7 @@ class SaveTicket:
 @dataclass(frozen=True)
 class SavedCheckpoint:
     """A complete checkpoint. `time` is Unix seconds; `evaluation` is the model's evaluation when it was
-    saved.
+    saved; `seconds` is how long that took, until it was on storage, 0 if unknown.
     """
 
     id: str
@@ -53,6 +56,7 @@ class SavedCheckpoint:
     time: float
     position: JobPosition
     evaluation: Evaluation | None = None
+    seconds: float = 0.0
 
     @property
     def ref(self) -> CheckpointRef:
@@ -119,6 +123,11 @@ class Checkpoints:
     failing: FailedSaves = FailedSaves()
 
     @property
+    def save_seconds(self) -> float:
+        """How long the slowest of the newest saves took; 0 if unknown."""
+        return max((saved.seconds for saved in self.saved), default=0.0)
+
+    @property
     def newest(self) -> SavedCheckpoint | None:
         """The checkpoint to restore from."""
         return self.saved[-1] if self.saved else None
@@ -145,14 +154,20 @@ def withdraw_request(checkpoints: Checkpoints) -> Checkpoints:
 
 
 def begin_save(
-    checkpoints: Checkpoints, message: CheckpointBegin, position: JobPosition
+    checkpoints: Checkpoints, message: CheckpointBegin, position: JobPosition, now: float
 ) -> tuple[Checkpoints, SaveTicket]:
     """Issue a ticket for a save that begins now. A repeated message gets another ticket; the first stays
     unused.
     """
     fresh = checkpoints.last_number + 1
     ticket = SaveTicket(
-        f"checkpoint-{fresh}", message.request, message.version, position, message.evaluation, message.last
+        f"checkpoint-{fresh}",
+        message.request,
+        message.version,
+        position,
+        message.evaluation,
+        message.last,
+        begun=now,
     )
     pending = (*checkpoints.pending, ticket)[-MAX_PENDING:]
     return replace(checkpoints, last_number=fresh, pending=pending), ticket
@@ -193,7 +208,14 @@ def end_save(checkpoints: Checkpoints, ticket_id: str, message: CheckpointEnd, n
             failing=checkpoints.failing.another(message.error, now, last=ticket.last),
         )
     saved = SavedCheckpoint(
-        ticket_id, ticket.request, message.uri, message.step, now, ticket.position, ticket.evaluation
+        ticket_id,
+        ticket.request,
+        message.uri,
+        message.step,
+        now,
+        ticket.position,
+        ticket.evaluation,
+        max(0.0, now - ticket.begun) if ticket.begun else 0.0,
     )
     return replace(
         checkpoints,

@@ -13,6 +13,7 @@ from edl_workflows.services.master.state.goodput import Moments
 from edl_workflows.services.master.state.nodes.absence import MemberSign
 from edl_workflows.services.master.state.nodes.hang import LastMove
 from edl_workflows.services.master.state.nodes.hang_report import HangReport
+from edl_workflows.services.master.state.nodes.leaving import Departure
 from edl_workflows.services.master.state.nodes.registry import JobNode, NodeStatus
 from edl_workflows.services.master.state.nodes.relaunch import JobRestart, record_restart
 from edl_workflows.services.master.state.settings import JobSettings, RendezvousLimits
@@ -43,6 +44,19 @@ class RolloutRequest:
     def of(cls, plan: ScalePlan) -> "RolloutRequest":
         metadata = plan.metadata
         return cls(metadata.uid, metadata.name, plan.spec, plan.status.phase, metadata.generation)
+
+
+@dataclass(frozen=True)
+class MachineLoss:
+    """What a pod shows of the loss of its machine (`edl_workflows.core.kubernetes.lost_pods`).
+
+    Attributes:
+        gone_at: when the pod, which is being deleted, counts as gone, in Unix seconds; None if it is not.
+        unreachable_since: since when its machine does not report; None if it does.
+    """
+
+    gone_at: float | None = None
+    unreachable_since: float | None = None
 
 
 @dataclass
@@ -76,6 +90,8 @@ class VolatileState:
     """Since when drained members wait for the others; 0 while none does."""
     newcomers_wait_until: float = 0.0
     """Until when no newcomers are admitted, because the last attempt failed."""
+    losses: dict[str, MachineLoss] = field(default_factory=dict)
+    """The nodes whose machines are, or seem to be, lost."""
     moved: LastMove | None = None
     """When training last progressed."""
     hang_report: HangReport | None = None
@@ -84,6 +100,12 @@ class VolatileState:
     """The manual ScalePlans in the cluster; None until they are listed."""
     recorded_serial: int = 0
     """The newest `Rollout.serial` that the status of the present plan shows."""
+    departure: Departure = field(default_factory=Departure)
+    """The nodes that were told to end; they repeat that until they may."""
+    records_total: int = 0
+    """Records of all epochs of a collective job, as its members count them; 0 if unknown."""
+    saves: bool = False
+    """Whether a training process has reported that it answers requests for checkpoints."""
     refused: dict[str, str] = field(default_factory=dict)
     """Requests that the API server refuses, with the reason."""
 
@@ -102,6 +124,7 @@ class VolatileState:
             self.drained_since += seconds
         if self.newcomers_wait_until:
             self.newcomers_wait_until += seconds
+        self.departure = self.departure.shift_times(seconds)
         self.listening_since = self.moved = None
         self.signs.clear()
 
@@ -147,6 +170,7 @@ class JobState(StoredState):
             self.plan = self.plan.shift_times(seconds)
         for node in self.nodes:
             times = {"since": node.since, "joined": node.joined, "released_at": node.released_at}
+            times["not_before"] = node.not_before
             moved = {name: max(EARLIEST, at + seconds) for name, at in times.items() if at}
             self.nodes.change(node, **moved)
 

@@ -31,6 +31,8 @@ from edl_workflows.services.master.state.nodes.registry import ExitReason, JobNo
 from edl_workflows.services.master.state.stored_state import FunctionResult, StepProgress
 from edl_workflows.services.master.state.versions import cluster_versions, rendezvous
 
+_OWN_ENDS = (ExitReason.SUCCEEDED, ExitReason.KILLED, ExitReason.SIGNAL, ExitReason.OOM)
+"""Ends of a process that do not follow from the loss of another member."""
 STRICTNESS = {changes: number for number, changes in enumerate(ServerChanges)}
 
 
@@ -92,6 +94,7 @@ def record_heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
         state.volatile.taken_by_suspension.discard(str(node))
         if message.usage is not None:
             state.volatile.statistics.usage[str(node)] = message.usage
+        _note_observed_copy(state, node, message.own_copy)
 
 
 def record_check_report(state: JobState, message: CheckReport) -> None:
@@ -129,9 +132,17 @@ def record_process_report(state: JobState, message: ProcessReport) -> None:
         goodput_steps.note_prepared(state, node, message.version)
     elif message.state is ProcessState.DRAINED:
         state.versions = cluster_versions.report_drained(state.versions, str(node), message.version)
+        state.volatile.departure = state.volatile.departure.with_drained(str(node), message.version)
     elif message.state is ProcessState.TRAINING and _trains(node):
         state.versions = cluster_versions.report_trained(state.versions, message.version)
         _note_copy(state, node, own_copy=message.own_copy)
+        state.volatile.saves = state.volatile.saves or message.saves
+
+
+def _note_observed_copy(state: JobState, node: JobNode, own_copy: bool | None) -> None:
+    """Keep what an agent has seen of a program that does not use the library; else the program says it."""
+    if own_copy is not None and not state.connected and _trains(node):
+        _note_copy(state, node, own_copy=own_copy)
 
 
 def _note_copy(state: JobState, node: JobNode, *, own_copy: bool) -> None:
@@ -164,19 +175,22 @@ def _refuse_change(state: JobState, message: ProcessReport) -> None:
 
 
 def record_step_report(state: JobState, message: StepReport) -> None:
-    """Record the global step of a process. Reports of versions other than the active one don't count.
+    """Record the global step of a process. Reports of versions other than the one that trains don't count. A
+    program that does not use the library otherwise trains in the version for which it was started.
 
     Raises:
         NotFoundError: the job never had such a node.
         ConflictError: in a collective job, the node is not a member of that version.
     """
     node = find_node(state, message.node)
-    active = state.versions.active
+    active, change = state.versions.active, state.versions.change
+    trains = active.number if active else 0 if state.connected or change is None else change.number
     if node is not None:
         _require_member(state, node, message.version)
-    if node is None or not _trains(node) or active is None or message.version != active.number:
+    if node is None or not _trains(node) or message.version != trains:
         return
     state.volatile.statistics.record_step(message)
+    state.volatile.records_total = message.records_total
     steps = state.steps
     if not steps.first_time:
         first = (message.step, message.first_step_time)
@@ -187,7 +201,8 @@ def record_step_report(state: JobState, message: StepReport) -> None:
     if message.first_step_time < steps.first_time:
         steps = replace(steps, first_time=message.first_step_time)
     state.steps = steps
-    state.versions = cluster_versions.report_trained(state.versions, message.version)
+    if active is not None:
+        state.versions = cluster_versions.report_trained(state.versions, message.version)
 
 
 def record_death_report(state: JobState, message: ExitReport) -> None:
@@ -208,8 +223,8 @@ def record_death_report(state: JobState, message: ExitReport) -> None:
     if message.code == CLUSTER_LOST_EXIT_CODE:  # the node is sound
         state.versions = cluster_versions.note_ended(state.versions, node.id)
     else:
-        reason = relaunch.exit_reason(message.code)
-        end_node(state, node, NodeStatus.FAILED, reason, message.code, message.last_lines)
+        reason = relaunch.reported_reason(message)
+        end_node(state, node, NodeStatus.FAILED, reason, message.code, _output_of(message, reason))
 
 
 def _ends_in_place(state: JobState, node: JobNode, message: ExitReport) -> bool:
@@ -235,12 +250,13 @@ def decide_exit(state: JobState, message: ExitReport, now: float) -> ExitVerdict
         if node is not None and node.released:
             end_node(state, node, NodeStatus.SUCCEEDED, ExitReason.SUCCEEDED, message.code)
         return ExitVerdict(wait=False)
+    _note_observed_copy(state, node, message.own_copy)
     if _is_of_former_group(state, message.version):
         return ExitVerdict(wait=True)
-    reason = relaunch.exit_reason(message.code)
+    reason = relaunch.reported_reason(message)
     if reason is ExitReason.SUCCEEDED and _only_prepares(state, message.version):
         reason = ExitReason.UNKNOWN
-    own = reason in (ExitReason.SUCCEEDED, ExitReason.KILLED, ExitReason.OOM) or node.type == names.PS_TYPE
+    own = reason in _OWN_ENDS or node.type == names.PS_TYPE
     if _ends_in_place(state, node, message):
         state.versions = cluster_versions.note_ended(state.versions, node.id)
         own = message.code != CLUSTER_LOST_EXIT_CODE
@@ -253,8 +269,13 @@ def decide_exit(state: JobState, message: ExitReport, now: float) -> ExitVerdict
         if now - since < state.settings.timeouts.verdict:
             return None
     status = NodeStatus.SUCCEEDED if reason is ExitReason.SUCCEEDED else NodeStatus.FAILED
-    end_node(state, node, status, reason, message.code, message.last_lines)
+    end_node(state, node, status, reason, message.code, _output_of(message, reason))
     return ExitVerdict(wait=False)
+
+
+def _output_of(message: ExitReport, reason: ExitReason) -> str:
+    """The end of a process's output; "" if the node was told to end, which explains it."""
+    return "" if reason is ExitReason.KILLED else message.last_lines
 
 
 def record_crash_report(state: JobState, message: CrashReport) -> None:
@@ -284,14 +305,12 @@ def record_crash_report(state: JobState, message: CrashReport) -> None:
         rendezvous.give_up_newcomers(state, math.inf)
     elif change.cause is not cluster_versions.ChangeCause.PLAN:
         reason = relaunch.exit_reason(message.code)
-        # The process ended by itself. If it counted as killed, its node would be replaced without limit.
-        counted = ExitReason.UNKNOWN if reason in (ExitReason.KILLED, ExitReason.SUCCEEDED) else reason
+        counted = ExitReason.UNKNOWN if reason is ExitReason.SUCCEEDED else reason
         end_node(state, node, NodeStatus.FAILED, counted, message.code, message.last_lines)
     elif state.plan is not None:
         times = f"ended {message.crashes} times while it was prepared, with code {message.code}"
-        state.plan = replace(
-            state.plan, broken=f"the process of {node} {times}: {relaunch.last_line(message.last_lines)}"
-        )
+        cause = relaunch.describe_cause(message.last_lines, "", message.code)
+        state.plan = replace(state.plan, broken=f"the process of {node} {times}" + (cause and f": {cause}"))
 
 
 def record_function_result(state: JobState, message: ResultReport) -> bool:
@@ -431,8 +450,9 @@ def _keep_waiting(state: JobState, node: JobNode, message: ExitReport) -> None:
     """Keep the node for the next version. Unless its process ended because of a loss, its plan is broken."""
     state.volatile.exits_since.pop(str(node), None)
     if state.plan is not None and not _follows_from_loss(state, message.version):
-        last = relaunch.last_line(message.last_lines)
-        broken = f"the process of {node} ended with code {message.code} before the first step: {last}"
+        cause = relaunch.describe_cause(message.last_lines, "", message.code)
+        broken = f"the process of {node} ended with code {message.code} before the first step"
+        broken += cause and f": {cause}"
         state.plan = replace(state.plan, broken=broken)
     if state.self_formed is None and not _is_left_behind(state, message.version):
         forget_processes(state, node)

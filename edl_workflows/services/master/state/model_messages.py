@@ -40,7 +40,7 @@ def begin_checkpoint(state: JobState, message: CheckpointBegin, now: float) -> c
     if state.settings.collective and node != state.chief:
         raise ConflictError(f"{message.node} is not rank 0 of version {message.version}: only rank 0 saves")
     position = state.shards.position_for(message.node, message.consumed, now)
-    state.checkpoints, ticket = checkpoints.begin_save(state.checkpoints, message, position)
+    state.checkpoints, ticket = checkpoints.begin_save(state.checkpoints, message, position, now)
     return ticket
 
 

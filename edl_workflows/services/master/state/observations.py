@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from edl_workflows.core.jobs.scale_plan.model import ScalePlanPhase
-from edl_workflows.services.master.state.job import JobState, RolloutRequest
+from edl_workflows.services.master.state.job import JobState, MachineLoss, RolloutRequest
 from edl_workflows.services.master.state.nodes import pod_requests, relaunch
 from edl_workflows.services.master.state.nodes.fault_steps import end_node
 from edl_workflows.services.master.state.nodes.pod_requests import PodRequest
@@ -32,7 +32,14 @@ class PodPhase(StrEnum):
 
 @dataclass(frozen=True)
 class ObservedPod:
-    """A pod of the job. `exit_code` and `reason` are those of its main container after it ended."""
+    """A pod of the job.
+
+    Attributes:
+        phase, exit_code, reason, message: of its own container; the other containers don't count.
+        cause: what ended it, where its exit code and reason alone do not say it.
+        outlived: whether its own container has ended, and another one still runs.
+        loss: what it shows of the loss of its machine; None if nothing.
+    """
 
     type: str
     id: int
@@ -40,11 +47,17 @@ class ObservedPod:
     exit_code: int | None = None
     reason: str = ""
     message: str = ""
+    outlived: bool = False
+    loss: MachineLoss | None = None
+    cause: ExitReason | None = None
 
 
 def observe_pods(state: JobState, seen: Iterable[ObservedPod], now: float) -> None:
     """Enter all pods of the job."""
     by_ref = {(pod.type, pod.id): pod for pod in seen}
+    state.volatile.losses = {
+        f"{pod.type}-{pod.id}": pod.loss for pod in by_ref.values() if pod.loss is not None
+    }
     for node in state.nodes:
         pod = by_ref.get((node.type, node.id))
         if pod is None:
@@ -90,13 +103,14 @@ def note_recorded_plan(state: JobState, uid: str, serial: int) -> None:
 
 def _present(state: JobState, node: JobNode, pod: ObservedPod) -> None:
     ended = pod.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
-    where = PodState.ENDED if ended else PodState.THERE
+    where = PodState.OUTLIVED if pod.outlived else PodState.ENDED if ended else PodState.THERE
     if node.pod is not where or not node.asked:
         state.nodes.change(node, pod=where, asked=True)
     if pod.phase is PodPhase.SUCCEEDED:
         end_node(state, node, NodeStatus.SUCCEEDED, ExitReason.SUCCEEDED, 0)
     elif pod.phase is PodPhase.FAILED:
-        reason = relaunch.exit_reason(pod.exit_code or None, pod.reason)  # 0 does not explain a failure
+        code = pod.exit_code or None  # 0 does not explain a failure
+        reason = pod.cause or relaunch.exit_reason(code, pod.reason)
         end_node(state, node, NodeStatus.FAILED, reason, pod.exit_code, pod.message or pod.reason)
     elif pod.phase is PodPhase.RUNNING:
         state.nodes.change(node, status=NodeStatus.RUNNING)

@@ -19,8 +19,10 @@ from edl_workflows.core.jobs.elastic_job.model import (
     ReplicaSpec,
 )
 from edl_workflows.core.jobs.elastic_job.policies import FaultTolerance
+from edl_workflows.core.jobs.grace import GRACE_SECONDS, template_grace
 from edl_workflows.core.jobs.scale_plan.model import LABEL_VALUE, NodeResource
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes.lost_pods import UNREACHABLE_SECONDS
 from edl_workflows.core.kubernetes.objects import parse_quantity
 
 TRAINING_TYPES = (names.PS_TYPE, names.CHIEF_TYPE, names.WORKER_TYPE, names.EVALUATOR_TYPE)
@@ -43,6 +45,7 @@ class RoleSettings:
         critical_nodes: as in the spec: "", `all`, `none` or "<rank>:<budget>,…".
         resource: size of a node according to the template.
         auto_scale: whether the master's own plans may change the role.
+        grace: seconds that its pods have to end.
     """
 
     replicas: int = 0
@@ -52,6 +55,7 @@ class RoleSettings:
     critical_nodes: str = ""
     resource: NodeResource = field(default_factory=NodeResource)
     auto_scale: bool = True
+    grace: int = GRACE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class Timeouts:
 
     Attributes:
         heartbeat: a node that is silent for longer has failed.
+        unreachable: a node whose machine and whose agent are both silent for longer is lost.
         pending: the job fails when a node that it needs is pending for longer; 0: never.
         verdict: how long the failure of a worker may still turn out to be caused by the loss of another
             member, if there is one.
@@ -77,6 +82,7 @@ class Timeouts:
     release: float = 30.0
     autoscale: float = 300.0
     finish: float = 300.0
+    unreachable: float = UNREACHABLE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -246,6 +252,7 @@ def _role(spec: ReplicaSpec) -> RoleSettings:
         critical_nodes=spec.critical_nodes,
         resource=_template_resource(spec.template),
         auto_scale=spec.auto_scale,
+        grace=template_grace(spec.template),
     )
 
 

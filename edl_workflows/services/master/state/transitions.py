@@ -11,7 +11,13 @@ from edl_workflows.core.protocol.datasets import LeaseState
 from edl_workflows.services.master.state import goodput_steps, job_result, settings
 from edl_workflows.services.master.state.autoscale import autoscale_steps
 from edl_workflows.services.master.state.job import JobState
-from edl_workflows.services.master.state.nodes import fault_steps, pod_requests, replicas, standstill
+from edl_workflows.services.master.state.nodes import (
+    fault_steps,
+    leaving_steps,
+    pod_requests,
+    replicas,
+    standstill,
+)
 from edl_workflows.services.master.state.nodes.fault_steps import end_node
 from edl_workflows.services.master.state.nodes.registry import ExitReason, NodeStatus, PodState
 from edl_workflows.services.master.state.rollouts import rollout_steps
@@ -30,8 +36,10 @@ def settle_job(state: JobState, now: float) -> None:
 
 
 def _settle_open_job(state: JobState, now: float) -> None:
-    if not state.settings.suspend:  # a suspension removes nodes on purpose: none is replaced or given up
+    leaving_steps.settle_departure(state, now)
+    if not leaving_steps.whole_job_leaves(state):  # removed on purpose, no node is replaced or given up
         _find_silent(state, now)
+        fault_steps.end_lost_nodes(state, now)
         _find_unprepared(state, now)
         fault_steps.check_nodes(state, now)
         rollout_steps.advance_plan(state, now)
@@ -69,7 +77,8 @@ def _find_silent(state: JobState, now: float) -> None:
                 reason = f"silent for {silent:.0f} s"
                 end_node(state, node, NodeStatus.FAILED, ExitReason.NO_HEARTBEAT, message=reason)
         elif not node.status.final:
-            since = waiting[str(node)] = state.volatile.pending_since.get(str(node), now)
+            since = now if node.not_before > now else state.volatile.pending_since.get(str(node), now)
+            waiting[str(node)] = since
             limit = state.settings.roles[node.type].restart_timeout
             if node.relaunches and 0 < limit < now - since:
                 reason = f"pending for {limit} s"
@@ -144,7 +153,8 @@ def _forget_ended(state: JobState) -> None:
             if (node.asked or node.pod) and state.watches_pods:
                 over = node.pod is PodState.GONE
         else:
-            pod_exists = node.pod is PodState.THERE or (node.removal_asked and node.pod is not PodState.GONE)
+            exists = (PodState.THERE, PodState.OUTLIVED)
+            pod_exists = node.pod in exists or (node.removal_asked and node.pod is not PodState.GONE)
             over = node.status.final and node.replaced_by >= 0 and not pod_exists
         if over:
             state.nodes.forget(node)

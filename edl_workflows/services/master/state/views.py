@@ -14,6 +14,7 @@ from edl_workflows.core.jobs.elastic_job.model import (
     ParameterServersStatus,
     ProgressStatus,
 )
+from edl_workflows.core.jobs.elastic_job.separate_copies import NO_GROUP, OWN_COPIES
 from edl_workflows.core.jobs.elastic_job.time_spent import TimeCause, whole_seconds
 from edl_workflows.core.jobs.scale_plan.model import (
     ModelVerification,
@@ -29,7 +30,13 @@ from edl_workflows.core.protocol.reported_text import inert_value
 from edl_workflows.services.master.state.checkpoints import FailedSaves
 from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.job_result import TrainingResult
-from edl_workflows.services.master.state.nodes import fault_steps, hang_report, standstill
+from edl_workflows.services.master.state.nodes import (
+    fault_steps,
+    hang_report,
+    leaving_steps,
+    relaunch,
+    standstill,
+)
 from edl_workflows.services.master.state.nodes.registry import NodeStatus
 from edl_workflows.services.master.state.rollouts.rollout import Rollout, describe_changed_model
 from edl_workflows.services.master.state.settings import JobSettings
@@ -37,15 +44,6 @@ from edl_workflows.services.master.state.statistics import HistorySample
 from edl_workflows.services.master.state.stored_state import Announcement, JobRecord
 from edl_workflows.services.master.state.versions import rendezvous
 from edl_workflows.services.master.state.versions.cluster_versions import ChangeCause, ClusterVersion
-
-OWN_COPIES = (
-    "each worker trains its own copy of the model, and only the chief's is saved: the program takes its data "
-    "from job.batches or job.shards, and nothing combines what the workers learn. Scale the job to one "
-    "worker, or use an adapter of edl_workflows.training.frameworks or edl_workflows.training.collective "
-    "(docs/how-to/run-your-own-script.md, Several workers). A program that combines the copies itself calls "
-    "job.declare_one_model()"
-)
-"""The warning while several workers train copies; stages show 500 characters."""
 
 
 def next_announcement(state: JobState) -> Announcement:
@@ -66,7 +64,7 @@ def next_announcement(state: JobState) -> Announcement:
         else None,
         lost=stopped and not in_place,
         broken=stopped and in_place,
-        drain=bool(change and change.draining),
+        drain=bool(change and change.draining) or leaving_steps.is_pausing(state),
         save=state.checkpoints.request,
         trained=versions.trained,
         workers=_worker_addresses(state),
@@ -97,6 +95,7 @@ def may_lease(state: JobState, version: int) -> bool:
     """
     change, active = state.versions.change, state.versions.active
     pausing = change is not None and (change.draining or not change.cause.orderly)
+    pausing = pausing or leaving_steps.is_pausing(state)
     return not pausing and active is not None and version in (0, active.number)
 
 
@@ -236,7 +235,12 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
         patch["hang"] = HangStatus(time=_time(round(hang.since)), stacks=stacks).to_dict()
     newest = state.checkpoints.newest
     if newest is not None:
-        checkpoint = CheckpointStatus(uri=newest.uri, step=newest.step, time=_time(newest.time))
+        checkpoint = CheckpointStatus(
+            uri=newest.uri,
+            step=newest.step,
+            time=_time(newest.time),
+            save_seconds=round(state.checkpoints.save_seconds, 1),
+        )
         patch["checkpoint"] = checkpoint.to_dict()
     if state.result is not None:
         patch["result"] = state.result.text
@@ -291,6 +295,7 @@ def _warnings(state: JobState, now: float) -> list[str]:
     return [
         *_damage_warnings(state),
         *_failed_save_warnings(state),
+        *leaving_steps.warn_of_short_grace(state),
         *_own_copy_warnings(state),
         *(state.servers.warnings if state.servers is not None else ()),
         *state.shards.notes,
@@ -298,6 +303,7 @@ def _warnings(state: JobState, now: float) -> list[str]:
         *_hang_warnings(state),
         *_late_member_warnings(state, now),
         *_straggler_warnings(state),
+        *filter(None, map(relaunch.describe_paced, state.nodes)),
         *(
             f"the master can't {action}, and will retry: {reason}"
             for action, reason in state.volatile.refused.items()
@@ -361,7 +367,12 @@ def _failed_save_warnings(state: JobState) -> list[str]:
 
 def _own_copy_warnings(state: JobState) -> list[str]:
     """The text has no number of workers, since followers of the job log each new warning."""
-    return [OWN_COPIES] if trains_copies(state, state.settings) else []
+    return [copies_warning(state)] if trains_copies(state, state.settings) else []
+
+
+def copies_warning(record: JobRecord) -> str:
+    """The warning while several workers train copies of the model."""
+    return OWN_COPIES if record.connected else NO_GROUP
 
 
 def trains_copies(record: JobRecord, settings: JobSettings) -> bool:
@@ -399,9 +410,11 @@ def records_done(state: JobState) -> int:
 
 
 def records_total(state: JobState) -> int:
-    """Records of all epochs of all data sets; 0 if there is none, or one that is endless or still grows."""
+    """Records of all epochs of all data sets; 0 if there is none, or one that is endless or still grows. In a
+    collective job its members know them."""
     totals = [progress.records_total for progress in state.shards.all_progress()]
-    return 0 if None in totals else sum(total for total in totals if total is not None)
+    of_datasets = 0 if None in totals else sum(total for total in totals if total is not None)
+    return of_datasets + state.volatile.records_total
 
 
 def status_report(state: JobState, now: float) -> dict[str, Any]:

@@ -27,10 +27,12 @@ def owned(**changes: Any) -> OwnedObject:
     return OwnedObject(handle=handle, **(given | changes))
 
 
-def verdict(state: str | None, run: str = "", engine: str = NAMED, **changes: Any) -> OwnerVerdict:
+def verdict(
+    state: str | None, run: str = "", engine: str = NAMED, *, noted: bool = False, **changes: Any
+) -> OwnerVerdict:
     """Of a job with these marks."""
     owner = TaskOwner(engine, "dag", "run", "task", -1)
-    return judge_object(owned(**changes), owner, state, run).verdict
+    return judge_object(owned(**changes), owner, state, run, created_here=noted).verdict
 
 
 @pytest.mark.parametrize("state", LIVE)
@@ -89,6 +91,14 @@ ROWS: dict[str, tuple[OwnerVerdict, dict[str, Any]]] = {
     "begun, and its run failed, of an Airflow without a name": (
         OwnerVerdict.UNCLEAR,
         {"state": "success", "run": "failed", "lifetime": "run", "engine": UNNAMED},
+    ),
+    "failed, of an Airflow without a name that has noted it": (
+        OwnerVerdict.ORPHANED,
+        {"state": "failed", "engine": UNNAMED, "noted": True},
+    ),
+    "begun by such an Airflow, and its run goes on": (
+        OwnerVerdict.AWAITED,
+        {"state": "success", "run": "running", "lifetime": "run", "engine": UNNAMED, "noted": True},
     ),
     "not there, for an Airflow without a name": (OwnerVerdict.UNCLEAR, {"state": DELETED, "engine": UNNAMED}),
     "to be kept, of an Airflow without a name": (

@@ -12,9 +12,11 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import TriggerEvent
 
 from edl_workflows.airflow import triggers as module
+from edl_workflows.airflow.hooks import kills
+from edl_workflows.airflow.hooks.task_state import DELETED
 from edl_workflows.airflow.triggers import ElasticJobTrigger, StageEvent
 from edl_workflows.pipelines.stages import submit
-from edl_workflows.pipelines.waiting.goals import Handle
+from edl_workflows.pipelines.waiting.goals import Handle, JobGoal
 from edl_workflows.pipelines.waiting.identity import StageIdentity
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
@@ -40,7 +42,8 @@ class TaskInstance:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setenv("AIRFLOW__EDL_WORKFLOWS__SETTLE_SECONDS", "0")
+    monkeypatch.setattr(kills, "run_state", lambda _dag_id, _run_id: "running")
     monkeypatch.setenv(
         "AIRFLOW_CONN_KUBERNETES_DEFAULT", json.dumps({"conn_type": "kubernetes", "extra": {}})
     )
@@ -229,6 +232,55 @@ def test_on_kill_action(
     asyncio.run(kill(trigger(server, begun(cluster), on_kill_action=action)))
 
     assert bool(jobs(cluster)["mnist"]["spec"].get("suspend")) is suspended
+
+
+@pytest.mark.parametrize(
+    ("run", "on_cancel", "lives"),
+    [("failed", "delete", False), (DELETED, "delete", False), ("failed", "keep", True),
+     ("running", "delete", True), ("success", "delete", True)],
+)  # fmt: skip
+def test_a_wait_that_is_killed_with_its_run_ends_the_job(
+    server: ApiServerProcess,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    run: str,
+    on_cancel: str,
+    lives: bool,
+) -> None:
+    """A run that exceeds its ``dagrun_timeout`` or is deleted runs no teardown, so the last task that knows
+    of the job ends it, although another task created it. Jobs of other runs, and those that a task waits for,
+    stay."""
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_q: {"run": {}}))
+    monkeypatch.setattr(kills, "run_state", lambda _dag_id, _run_id: run)
+    for name, owner, lifetime in (
+        ("mnist", "airflow/dag/run/submit/-1", "run"),
+        ("other-run", "airflow/dag/run2/submit/-1", "run"),
+        ("awaited", "airflow/dag/run/other/-1", "task"),
+    ):
+        identity = StageIdentity(owner, on_cancel=on_cancel, lifetime=lifetime)  # type: ignore[arg-type]
+        job = submit.begin_submit(cluster, submit.SubmitRequest(manifest=elastic_job(name)), identity)
+    handle = Handle(kind="ElasticJob", namespace=job.namespace, name="mnist", goal=JobGoal(step=10**9))
+
+    asyncio.run(kill(trigger(server, handle, on_kill_action="keep")))
+
+    assert set(jobs(cluster)) == {"other-run", "awaited", *(["mnist"] if lives else [])}
+
+
+def test_the_event_waits_for_the_scheduler(
+    server: ApiServerProcess, cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler that learns of the deferral only after the task continues fails the task. So the event
+    comes three of the scheduler's heartbeats after the trigger's start, or as late as the setting says."""
+    monkeypatch.delenv("AIRFLOW__EDL_WORKFLOWS__SETTLE_SECONDS")
+    assert module.settle_seconds() == 15.0
+    monkeypatch.setenv("AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC", "7")
+    assert module.settle_seconds() == 21.0
+    monkeypatch.setenv("AIRFLOW__EDL_WORKFLOWS__SETTLE_SECONDS", "0.5")
+    made, start = trigger(server, begun(cluster, "Succeeded")), time.monotonic()
+
+    asyncio.run(fire(made))
+
+    assert time.monotonic() - start >= 0.5
 
 
 def test_on_kill_after_the_event_does_nothing(

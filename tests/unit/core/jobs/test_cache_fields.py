@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.core.jobs import cache_fields, manifests
+from edl_workflows.core.kubernetes import pod_state
 
 POD: dict[str, Any] = {
     "apiVersion": "v1",
@@ -30,9 +31,9 @@ POD: dict[str, Any] = {
 @pytest.mark.parametrize(
     "read",
     [
-        manifests.has_ended,
-        manifests.is_ready,
-        manifests.exit_of_first_container,
+        pod_state.has_ended,
+        pod_state.is_ready,
+        pod_state.own_end,
         manifests.was_disrupted,
         manifests.why_pending,
         manifests.owner_of,

@@ -47,14 +47,20 @@ def test_what_counts_as_a_failure(end: tuple[Any, ...], counted: tuple[int, int]
 
 
 def test_the_message_names_why_a_replica_could_not_run() -> None:
-    """If a node rejects a pod, the job's message gives its reason while the pod is replaced."""
+    """If a node rejects a pod for a reason that holds on any node, the job fails, and its message gives the
+    reason. A pod that this node has no room for is replaced."""
     job = Job()
     job.run()
     said = "the embedded cluster can't run this pod: spec.volumes[0].persistentVolumeClaim: not supported"
+    full = {"phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected: no room"}
+    job.world.edit("Pod", f"{NAME}-collector-1", {"status": full})
+    job.world.settle()
+    assert job.phase == "Rescheduling"
+    assert f"{NAME}-collector-1 (OutOfcpu, without an exit code: Pod was rejected" in job.status["message"]
     refused = {"phase": "Failed", "reason": "Unsupported", "message": said}
     job.world.edit("Pod", f"{NAME}-collector-1", {"status": refused})
     job.world.settle()
-    assert job.phase == "Rescheduling"
+    assert job.phase == "Failed"
     assert f"{NAME}-collector-1 (Unsupported, without an exit code: {said}" in job.status["message"]
 
 

@@ -165,6 +165,7 @@ def test_what_a_pod_is_told() -> None:
         "diengine/task-type": "none", "diengine/task-name": "my-task",
     }.items()  # fmt: skip
     assert made["metadata"]["annotations"] == {
+        "kubectl.kubernetes.io/default-container": "di-container",
         "diengine/replicas": "2", "diengine/rank": "1", "diengine/task-rank": "1", "diengine/node": "",
     }  # fmt: skip
     assert (made["spec"]["hostname"], made["spec"]["subdomain"]) == ("atari-my-task-1", "di-atari")

@@ -68,7 +68,7 @@ def test_failed_master_is_replaced(
 
 
 def test_deleted_master_is_replaced_once_it_is_gone(running: JobsNamespace) -> None:
-    """Two masters never run at the same time, and the deletion of a master uses no restart."""
+    """While a deleted master ends, no other is made, and the deletion of a master uses no restart."""
     running.delete("Pod", MASTER)
     running.settle()
     assert running.pods("dlrover-master") == []
@@ -162,23 +162,16 @@ def test_master_is_not_made_without_what_it_needs(world: JobsNamespace, job: Mak
 
 
 def test_a_master_that_no_node_can_run_ends_the_job_and_says_why(world: JobsNamespace, job: Make) -> None:
-    """A pod that its node rejects for good is not a disruption: it uses a restart, and the job's message has
-    the node's reason."""
+    """A pod that its node rejects for good ends the job, since no other node could run it, and the job's
+    message has the node's reason."""
     world.add(job())
     world.settle()
     said = "the embedded cluster can't run this pod: spec.volumes[0].persistentVolumeClaim: not supported"
-    for index in range(10):
-        name = f"elasticjob-digits-dlrover-master-{index}"
-        if name not in world.pods("dlrover-master"):
-            break
-        refused = {"phase": "Failed", "reason": "Unsupported", "message": said}
-        world.edit("Pod", name, {"status": refused})
-        world.settle()
-        world.tick(600)
-        world.settle()
-    assert (status(world)["phase"], status(world)["reason"]) == ("Failed", "MasterRestartsExhausted")
-    assert index == 4
-    assert f"the master could not run after 3 restarts: {said}" in status(world)["message"]
+    refused = {"phase": "Failed", "reason": "Unsupported", "message": said}
+    world.edit("Pod", "elasticjob-digits-dlrover-master-0", {"status": refused})
+    world.settle()
+    assert (status(world)["phase"], status(world)["reason"]) == ("Failed", "MasterFailed")
+    assert f"the master could not run: {said}" in status(world)["message"]
 
 
 @pytest.mark.parametrize(
@@ -200,3 +193,50 @@ def test_a_master_that_another_node_can_run_costs_nothing(
 
     assert world.pods("dlrover-master")[-1] == "elasticjob-digits-dlrover-master-6"
     assert status(world)["masterRestarts"] == 0
+
+
+def test_master_on_a_lost_machine_is_replaced_at_once(running: JobsNamespace) -> None:
+    """A master that Kubernetes took from an unreachable node has a successor with another name in the same
+    decision. Its own pod is deleted by force, so that no agent asks it, and no restart is used."""
+    since = running.now.isoformat()
+    running.objects["Pod", MASTER]["status"]["conditions"] = [
+        {"type": "Ready", "status": "False", "lastTransitionTime": since},
+        {"type": "ContainersReady", "status": "True"},
+        {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"},
+    ]
+    running.delete("Pod", MASTER)
+    running.settle()
+    assert running.pods("dlrover-master") == [SECOND]
+    assert ("Pod", MASTER) not in running.objects
+    assert status(running)["masterRestarts"] == 0
+
+
+def test_master_on_an_unreachable_node_is_replaced_before_kubernetes_deletes_it(
+    running: JobsNamespace,
+) -> None:
+    """The installation sets how long a node may be unreachable. A Ready condition that the kubelet itself has
+    made False does not count."""
+    since = running.now.isoformat()
+    conditions = [
+        {"type": "Ready", "status": "False", "lastTransitionTime": since},
+        {"type": "ContainersReady", "status": "False"},
+    ]
+    running.objects["Pod", MASTER]["status"]["conditions"] = conditions
+    running.tick(3600)
+    running.settle()
+    assert running.pods("dlrover-master") == [MASTER]
+
+    conditions[0]["lastTransitionTime"] = running.now.isoformat()
+    conditions[1]["status"] = "True"
+    assert running.wake("ElasticJob", "digits") == running.settings.unreachable_seconds == 60
+    assert running.pods("dlrover-master") == [SECOND]
+    assert ("Pod", MASTER) not in running.objects
+
+
+def test_suspension_does_not_wait_for_a_lost_machine(running: JobsNamespace) -> None:
+    """A job whose pod is on a lost machine can be suspended."""
+    running.edit("ElasticJob", "digits", {"spec": {"suspend": True}})
+    running.settle()
+    assert status(running)["phase"] != "Suspended"
+    running.wake("ElasticJob", "digits")
+    assert status(running)["phase"] == "Suspended"

@@ -55,19 +55,41 @@ def servers_run(running: JobsNamespace, plan: Make) -> JobsNamespace:
     return running
 
 
-@pytest.fixture
-def worker_refused(servers_run: JobsNamespace, plan: Make) -> JobsNamespace:
-    """The same, after the API server has refused the worker for good."""
+def refuse_worker(world: JobsNamespace, plan: Make) -> None:
+    """Let the API server refuse a worker for good."""
     said = 'strict decoding error: unknown field "spec.containers[0].commnad"'
-    servers_run.refuse[WORKER] = Refusal("Pod", WORKER, True, said)
-    ask_for_worker(servers_run, plan, 1)
-    servers_run.settle()
-    return servers_run
+    world.refuse[WORKER] = Refusal("Pod", WORKER, True, said)
+    ask_for_worker(world, plan, 1)
+    world.settle()
+
+
+@pytest.fixture
+def worker_refused(world: JobsNamespace, job: Make, plan: Make) -> JobsNamespace:
+    """A namespace with a job of two workers, of which the API server has refused one for good."""
+    made = job()
+    made["spec"]["replicaSpecs"]["worker"]["replicas"] = 2
+    world.add(made)
+    world.settle()
+    world.set_pod("elasticjob-digits-dlrover-master-0", "Running")
+    create_nodes(world, plan, "ps-0", "ps-1", "worker-1")
+    refuse_worker(world, plan)
+    return world
+
+
+def test_a_role_whose_pods_can_never_be_made_ends_the_job(servers_run: JobsNamespace, plan: Make) -> None:
+    """If the API server refuses the only worker for good, the job fails at once, with the path in the job's
+    own template."""
+    refuse_worker(servers_run, plan)
+
+    assert (status(servers_run)["phase"], status(servers_run)["reason"]) == ("Failed", "PodRefused")
+    assert "spec.replicaSpecs.worker.template.spec.containers[0].commnad" in status(servers_run)["message"]
+    assert status(servers_run)["completionTime"]
 
 
 def test_job_says_why_its_pod_can_never_be_made(worker_refused: JobsNamespace, plan: Make) -> None:
-    """If the API server refuses a pod for good, its plan fails and the master asks again and again. The job's
-    message has the server's words all the while, one Event has them, and they go when the pod is made."""
+    """If the API server refuses a pod for good while others of its role run, its plan fails and the master
+    asks again and again. The job's message has the server's words all the while, one Event has them, and they go
+    when the pod is made."""
     for number in (2, 3):
         assert worker_refused.objects["ScalePlan", f"digits-scaleplan-{number - 1}"]["status"]["phase"] == (
             "Failed"
@@ -85,7 +107,7 @@ def test_job_says_why_its_pod_can_never_be_made(worker_refused: JobsNamespace, p
     worker_refused.refuse.clear()
     ask_for_worker(worker_refused, plan, 4)
     worker_refused.settle()
-    assert worker_refused.pods("worker") == [WORKER]
+    assert worker_refused.pods("worker") == [WORKER, WORKER.replace("-0", "-1")]
     assert status(worker_refused)["message"] == ""
 
     del worker_refused.objects["Pod", WORKER]

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.core.jobs.elastic_job.model import ElasticJobStatus
+from edl_workflows.core.jobs.elastic_job.model import ElasticJob, ElasticJobStatus
+from edl_workflows.core.jobs.elastic_job.pods import NodeToMake, node_pod
+from edl_workflows.core.jobs.elastic_job.separate_copies import CONDITION, NO_GROUP, OWN_COPIES
 from edl_workflows.core.jobs.elastic_job.status import status_delay
 from tests.jobs_namespace import JobsNamespace
 from tests.unit.core.jobs.elastic_jobs import MASTER, SECOND, Make, condition, create_nodes, status
@@ -87,6 +89,40 @@ def test_suspend_stops_workers_before_the_others(running: JobsNamespace, plan: M
     running.reap()
     running.settle()
     assert status(running)["phase"] == "Suspended"
+
+
+@pytest.mark.parametrize(("seconds", "grace"), [(0, 120), (10, 120), (100, 305)])
+def test_suspended_pods_get_the_time_that_saves_take(
+    running: JobsNamespace, plan: Make, seconds: int, grace: int
+) -> None:
+    """If saves take longer than the pods' grace allows, they are deleted with a longer one. New pods have
+    it."""
+    create_nodes(running, plan, "worker-0")
+    checkpoint = {"uri": "a", "step": 1, "time": "2026-01-01T00:00:00Z", "saveSeconds": seconds}
+    running.edit("ElasticJob", "digits", {"status": {"checkpoint": checkpoint}})
+    create_nodes(running, plan, "ps-1")
+    new_pod = running.objects["Pod", "digits-edljob-ps-1"]
+    assert new_pod["spec"]["terminationGracePeriodSeconds"] == grace
+    running.edit("ElasticJob", "digits", {"spec": {"suspend": True}})
+    (deletion,) = running.decide("ElasticJob", "digits").delete
+    assert deletion.name == "digits-edljob-worker-0"
+    assert deletion.grace_seconds == grace
+
+
+def test_grace_of_a_template_stays(world: JobsNamespace, job: Make) -> None:
+    """Pods end within 120 s, unless their template says otherwise."""
+    own = job()
+    template = own["spec"]["replicaSpecs"]["worker"]["template"]
+    assert (
+        node_pod(ElasticJob.parse(world.add(own)), NodeToMake("worker", 0, 0, 1))["spec"][
+            "terminationGracePeriodSeconds"
+        ]
+        == 120
+    )
+    template["spec"]["terminationGracePeriodSeconds"] = 7
+    own["metadata"]["name"] = "short"
+    made = node_pod(ElasticJob.parse(world.add(own)), NodeToMake("worker", 0, 0, 1))
+    assert made["spec"]["terminationGracePeriodSeconds"] == 7
 
 
 def test_resume_makes_a_master(running: JobsNamespace) -> None:
@@ -276,3 +312,20 @@ def test_news_do_not_wait(patch: dict[str, Any] | None) -> None:
     """A change of the phase, or the first counters of a role, are written at once."""
     old = ElasticJobStatus.model_validate({"replicaStatuses": {"worker": {"desired": 1}}})
     assert status_delay(old, patch) == 0.0
+
+
+def test_separate_copies_are_a_condition(running: JobsNamespace) -> None:
+    """What the master warns of is a condition of the job, as long as it does, and after the job's end. A job
+    without that warning has no such condition."""
+    assert condition(running, CONDITION) == "absent"
+    status(running)["warnings"] = ["another one", NO_GROUP]
+    running.settle()
+    assert condition(running, CONDITION) == "True"
+    assert next(c for c in status(running)["conditions"] if c["type"] == CONDITION)["message"] == NO_GROUP
+    status(running)["warnings"] = []
+    running.settle()
+    assert condition(running, CONDITION) == "False"
+    status(running)["warnings"] = [OWN_COPIES]
+    running.set_pod(MASTER, "Succeeded", 0)
+    running.settle()
+    assert (condition(running, CONDITION), status(running)["phase"]) == ("True", "Succeeded")

@@ -13,6 +13,7 @@ from tests.cases.kinds.training_job import make_training_job
 from tests.jobs_namespace import JobsNamespace
 
 Manifest = dict[str, Any]
+HANDED_OVER = {"elastic.iml.github.io/take-over": "true"}
 START, END = "2024-05-01T10:00:00Z", "2024-05-01T12:00:00Z"
 
 
@@ -173,12 +174,14 @@ def test_a_suspended_job_stays_suspended_until_it_is_resumed() -> None:
 
 
 def test_a_running_job_begins_anew_with_its_restarts_told() -> None:
-    """Pods that training-operator created are replaced, since they were given another cluster: servers only
-    after the workers have ended. The job counts as restarting, not as new."""
+    """When a job of training-operator is handed over, the pods that it created are replaced, since they were
+    given another cluster: servers only after the workers have ended. The job counts as restarting, not as
+    new."""
     world = JobsNamespace()
     running = of_tf_operator(replicaStatuses={"Worker": {"active": 1}}, completionTime=None)
     running["conditions"][1]["status"] = "True"
     job = world.add({**make_tf_job(), "status": running})
+    job["metadata"]["annotations"] = HANDED_OVER
     owner = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "name": "mnist", "uid": job["metadata"]["uid"]}
     owner |= {"controller": True}
     old = {}
@@ -216,9 +219,11 @@ def test_a_running_job_begins_anew_with_its_restarts_told() -> None:
 
 
 def test_a_running_job_of_dlrover_ends_as_its_own_master_ends() -> None:
-    """A master that DLRover's operator created is not replaced while it runs, and its exit ends the job."""
+    """When a job of DLRover's operator is handed over, its master is not replaced while it runs, and its exit
+    ends the job."""
     world = JobsNamespace()
     job = world.add({**make_elastic_job(), "status": {"phase": "Running", "status": {"conditions": []}}})
+    job["metadata"]["annotations"] = HANDED_OVER
     name = "elasticjob-digits-dlrover-master-0"
     labels = {
         "app.kubernetes.io/name": "elasticjob",

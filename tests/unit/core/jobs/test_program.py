@@ -189,6 +189,9 @@ def test_the_digest_is_that_of_the_content(files: dict[str, str]) -> None:
         ("train_digits_torch.py", Framework.TORCH, ALLREDUCE),
         ("train_hugging_face.py", Framework.TORCH, ALLREDUCE),
         ("train_lightning.py", Framework.TORCH, ALLREDUCE),
+        ("train_keras.py", Framework.TENSORFLOW, ALLREDUCE),
+        ("own_loop.py", Framework.TORCH, ALLREDUCE),
+        ("own_loop_elastic.py", Framework.TORCH, ALLREDUCE),
         ("train_digits_numpy.py", Framework.NUMPY, SERVERS),
         ("train_digits_sockets.py", Framework.NUMPY, ALLREDUCE),
         ("own_script.py", Framework.NUMPY, SERVERS),
@@ -202,6 +205,18 @@ def test_framework_and_strategy_follow_from_the_imports(
     program = TrainingProgram.of_script(file, (TRAINING / file).read_text())
 
     assert recognize_framework(program) is framework
+    assert choose_strategy(program, ProgramOptions()) is strategy
+
+
+@pytest.mark.parametrize(
+    ("imports", "strategy"),
+    [("progress", ALLREDUCE), ("progress, report_result", ALLREDUCE), ("connect, progress", SERVERS)],
+)
+def test_a_program_that_only_reports_stays_an_unmodified_program(
+    imports: str, strategy: DistributionStrategy
+) -> None:
+    """A program in NumPy that reports its progress finds its group in the environment, as before."""
+    program = TrainingProgram.of_script("train.py", f"from edl_workflows.training import {imports}")
     assert choose_strategy(program, ProgramOptions()) is strategy
 
 
@@ -348,3 +363,32 @@ def test_the_config_map_belongs_to_the_job() -> None:
     assert made["metadata"]["namespace"] == "vision"
     assert made["immutable"] is True
     assert made["metadata"]["name"] != script("x = 1").to_config_map(job)["metadata"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("import tensorflow as tf\ntf.distribute.ParameterServerStrategy(resolver)", True),
+        ("import tensorflow as tf\ntf.distribute.experimental.ParameterServerStrategy(resolver)", True),
+        ("from tensorflow.distribute.coordinator import ClusterCoordinator", True),
+        ("import tensorflow as tf\ntf.compat.v1.distribute.experimental.ParameterServerStrategy()", False),
+        ("import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()", False),
+        ("strategy = 'ParameterServerStrategy'", False),
+    ],
+)
+def test_programs_that_need_a_cluster_that_does_not_change(text: str, refused: bool) -> None:
+    """A program with TensorFlow's coordinator would end with "There must be at least one worker". It is
+    refused before anything is created, and told which job runs it."""
+    program = TrainingProgram.of_script("train.py", text)
+    if not refused:
+        assert render_job(program, ProgramOptions(workers=2))
+        return
+    with pytest.raises(InvalidError, match="TFJob, where it runs as it is"):
+        render_job(program, ProgramOptions(workers=2, servers=1))
+
+
+def test_a_program_for_both_kinds_of_jobs() -> None:
+    """A program with Keras's adapter trains with parameter servers if the job has any."""
+    program = TrainingProgram.of_script("train.py", "import edl_workflows.training.frameworks.keras")
+    assert choose_strategy(program, ProgramOptions(servers=1)) is SERVERS
+    assert render_job(program, ProgramOptions(servers=1))["spec"]["replicaSpecs"]["ps"]["replicas"] == 1

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.core.jobs.actions import Refusal
+from edl_workflows.core.kubernetes import lost_pods
 from tests.jobs_namespace import JobsNamespace
 from tests.unit.core.jobs.training_jobs import NAME, Job
 
@@ -148,11 +149,11 @@ def test_a_pserver_that_does_not_go_has_the_same_time() -> None:
     job = Job.running(readyTimeoutSeconds=60)
     job.world.delete("Pod", f"{NAME}-pserver-0")
     job.world.settle()
-    assert job.world.decide("TrainingJob", NAME).requeue_after == 60
-    job.world.tick(60)
-    job.world.settle()
+    assert job.world.wake("TrainingJob", NAME) == lost_pods.CONFIRM_SECONDS
+    assert job.status["reason"] == "PodLost"
+    assert sum(job.world.wake("TrainingJob", NAME) for _ in range(2)) == 60 - lost_pods.CONFIRM_SECONDS
     assert (job.phase, job.status["reason"]) == ("failed", "PserverNotReady")
-    assert "ctr-pserver-0 is being deleted, but does not go" in job.status["message"]
+    assert "ctr-pserver-0 is being deleted, but its node does not confirm its end" in job.status["message"]
 
 
 def test_a_pserver_of_an_earlier_cluster_that_does_not_go_has_the_same_time() -> None:
@@ -161,9 +162,9 @@ def test_a_pserver_of_an_earlier_cluster_that_does_not_go_has_the_same_time() ->
     job.edit(pserver={"min-instance": 3})
     job.settle()
     assert "deletionTimestamp" in job.pod("pserver-0")["metadata"]
-    assert job.world.decide("TrainingJob", NAME).requeue_after == 60
-    job.world.tick(60)
-    job.world.settle()
+    assert job.world.wake("TrainingJob", NAME) == lost_pods.CONFIRM_SECONDS
+    assert job.status["reason"] == "PodLost"
+    assert sum(job.world.wake("TrainingJob", NAME) for _ in range(2)) == 60 - lost_pods.CONFIRM_SECONDS
     assert (job.phase, job.status["reason"]) == ("failed", "PserverNotReady")
 
 

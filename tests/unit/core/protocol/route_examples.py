@@ -5,7 +5,7 @@ from typing import Any
 from edl_workflows.core.protocol import routes
 from edl_workflows.core.protocol.cluster import CheckpointRef
 from edl_workflows.core.protocol.datasets import AckReply, DatasetProgress, LeaseReply
-from edl_workflows.core.protocol.nodes import Directive, ExitVerdict
+from edl_workflows.core.protocol.nodes import Directive, ExitVerdict, LeaveVerdict
 from edl_workflows.core.protocol.routes import Route
 from edl_workflows.core.protocol.sync import BarrierState, SyncState
 from edl_workflows.core.protocol.training import CheckpointTicket, ModelVerdict, ResultReceipt
@@ -17,6 +17,7 @@ _MEMBER: dict[str, Any] = {"node": NODE, "version": 1}
 REQUESTS: dict[Route[Any, Any], dict[str, Any]] = {
     routes.REGISTER: {**_STARTED, "rank": 0},
     routes.HEARTBEAT: _STARTED,
+    routes.LEAVE: _STARTED,
     routes.DIRECTIVE: {**NODE, "after": -1, "wait": 0.0},
     routes.PROCESS: {**_MEMBER, "state": "training"},
     routes.CRASH: {**_STARTED, "version": 2, "crashes": 1, "code": 1},
@@ -45,6 +46,7 @@ REQUESTS: dict[Route[Any, Any], dict[str, Any]] = {
 ANSWERS: dict[type, dict[str, Any]] = {
     Directive: {"revision": 1},
     ExitVerdict: {"wait": False},
+    LeaveVerdict: {"wait": True, "seconds": 25.0},
     ResultReceipt: {"kept": True},
     CheckpointTicket: {"id": "ticket"},
     CheckpointRef: {"uri": "/c/1", "step": 1},

@@ -1,6 +1,7 @@
 """Small parts of the runner: thresholds of probes, memory, refusals, volumes on disk, tails of logs."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -74,6 +75,32 @@ def test_marked_processes_are_found_and_killed() -> None:
         other.kill()
 
     assert (killed, alive) == (1, True)
+
+
+def test_a_process_that_overwrites_its_environment_is_found(tmp_path: Path) -> None:
+    """A program may overwrite its environment, as `setproctitle` does, and outlive its shim; it is still
+    found by its pod and by its attempt, and is no other pod's."""
+    overwrites = "import setproctitle, time; setproctitle.setproctitle('x' * 10_000); print(1, flush=True)"
+    (tmp_path / "spec.json").write_text(json.dumps({"mark": processes.mark_number("uid-1/main/0")}))
+    marking = (
+        "import os, sys; from edl_workflows.local.runner import shim; "
+        "shim.mark_process(shim._read(sys.argv[1])['mark']); "
+        "os.execv(sys.executable, [sys.executable, '-c', sys.argv[2]])"
+    )
+    command = [sys.executable, "-c", marking, str(tmp_path / "spec.json"), overwrites + "; time.sleep(60)"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, processes.MARK: "x"}) as marked:
+        assert marked.stdout is not None
+        marked.stdout.readline()
+        assert Path(f"/proc/{marked.pid}/environ").read_bytes().count(processes.MARK.encode()) == 0
+        found = {
+            prefix: [process.pid for process in processes.marked_processes(prefix)]
+            for prefix in ("uid-1", "uid-1/main/0", "uid-1/main/1", "uid-10", "uid-2/main/0")
+        }
+        killed = processes.kill_marked("uid-1")
+        marked.wait(240)
+    expected = {"uid-1": [marked.pid], "uid-1/main/0": [marked.pid]}
+    assert {prefix: pids for prefix, pids in found.items() if pids} == expected
+    assert killed == 1
 
 
 def refusals(

@@ -1,5 +1,6 @@
 """``edl install``: options reach the manifests, and the commands in them are valid."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,13 +22,18 @@ def printed(*arguments: str) -> list[dict[str, Any]]:
     return list(yaml.load_all(result.stdout, yaml.CSafeLoader))
 
 
-def test_every_option_reaches_the_manifests() -> None:
+def test_every_option_reaches_the_manifests(tmp_path: Path) -> None:
     """The printed manifests reflect the options."""
+    template = tmp_path / "template.yaml"
+    template.write_text("spec: {nodeSelector: {pool: system}}")
     arguments = (
         "--image a:1 --print -n edl --jobs-namespace training --replicas 3 --image-pull-policy Always "
         "--image-pull-secret one --image-pull-secret two --with argo-agent --with brain "
-        "--brain-database-secret db --crds without"
+        "--brain-database-secret db --crds without --other-operator kubeflow:training-operator "
+        f"--kinds all --pod-template {template} --master-template {template} --training-template {template} "
+        "--ttl-seconds-after-finished 3600"
     )
+    pool: dict[str, Any] = {"spec": {"nodeSelector": {"pool": "system"}}}
     options = InstallOptions(
         "a:1",
         "edl",
@@ -38,6 +44,12 @@ def test_every_option_reaches_the_manifests() -> None:
         parts=frozenset({InstallPart.ARGO_AGENT, InstallPart.BRAIN}),
         brain_database_secret="db",
         crds=CrdMode.WITHOUT,
+        other_operators=("kubeflow:training-operator",),
+        kinds=("all",),
+        pod_template=pool,
+        master_template=pool,
+        training_template=pool,
+        ttl_seconds_after_finished=3600,
     )
 
     assert printed(*arguments.split()) == installation_manifests(options)
@@ -90,6 +102,21 @@ def test_a_cpu_limit_of_masters_reaches_their_pods() -> None:
     assert main["resources"]["limits"] == {"cpu": "2", "memory": "2Gi"}
     (main,) = pods.master_pod(job, 0, 0, JobFlags().settings())["spec"]["containers"]
     assert main["resources"]["limits"] == {"memory": "2Gi"}
+
+
+@pytest.mark.parametrize(("options", "forced"), [([], False), (["--force-delete-lost-pods"], True)])
+def test_lost_pods_are_deleted_by_force_only_on_request(options: list[str], forced: bool) -> None:
+    """The controller deletes pods of lost machines by force only if the installation asks for it: the program
+    of such a pod may still run."""
+    (controller,) = [
+        one
+        for one in printed("--image", "a:1", "--print", "--crds", "without", *options)
+        if one["kind"] == "Deployment"
+    ]
+    (container,) = controller["spec"]["template"]["spec"]["containers"]
+    assert ("--force-delete-lost-pods" in container["command"]) is forced
+    assert JobFlags(force_delete_lost_pods=forced).settings().force_delete_lost_pods is forced
+    assert JobFlags(unreachable_timeout=5).settings().unreachable_seconds == 5
 
 
 def test_a_malformed_cpu_limit_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

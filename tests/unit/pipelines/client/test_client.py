@@ -2,15 +2,20 @@
 
 import asyncio
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from edl_workflows.core.exceptions import InvalidError, JobDisappearedError, JobFailedError, StageTimeoutError
+from edl_workflows.core.jobs.elastic_job.from_program import ProgramOptions
 from edl_workflows.core.jobs.elastic_job.program import MAX_BYTES, MAX_FILES
-from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.jobs.elastic_job.separate_copies import NO_GROUP
+from edl_workflows.core.jobs.view import JobPhase, JobView
+from edl_workflows.pipelines.cli.jobs.run import refuse_copies
 from edl_workflows.pipelines.client import train
-from edl_workflows.pipelines.client.train import read_script
+from edl_workflows.pipelines.client.places import Place
+from edl_workflows.pipelines.client.train import read_script, submit
 from edl_workflows.pipelines.manifests.travelling import function_program
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
@@ -130,6 +135,45 @@ def test_options_that_do_not_exist_are_refused(cluster: Cluster) -> None:
         train("train.py", {"rate": 1}, on=cluster, image="train:1")
 
     assert not client.list_objects(cluster, Scope(ELASTIC_JOBS, cluster.namespace)).items
+
+
+def test_separate_copies_are_said_at_submission(cluster: Cluster, tmp_path: Path) -> None:
+    """A script whose workers would train separate copies is submitted with a warning, and refused with
+    ``strict``; with one worker nothing is said."""
+    script, said = tmp_path / "plain.py", list[str]()
+    script.write_text("import torch\nloss.backward()\n")
+    with pytest.raises(InvalidError, match="SeparateCopies: each worker trains its own copy"):
+        train(script, workers=2, on=cluster, image="train:1", strict=True)
+    assert not client.list_objects(cluster, Scope(ELASTIC_JOBS, cluster.namespace)).items
+    train(script, on=cluster, image="train:1", strict=True, notify=said.append)
+    assert said == []
+    train(script, workers=2, on=cluster, image="train:1", notify=said.append)
+    assert [line.partition(": each")[0] for line in said] == ["warning: SeparateCopies"]
+
+
+def test_strict_ends_a_job_that_trains_separate_copies() -> None:
+    """What only the running job shows is an error, too; other warnings are none."""
+    seen = JobView("ElasticJob", "mnist", "default", "uid-1", 1, 1, JobPhase.RUNNING)
+    refuse_copies(replace(seen, warnings=("no checkpoint could be saved",)))
+    with pytest.raises(InvalidError, match="SeparateCopies: each worker"):
+        refuse_copies(replace(seen, warnings=("another", NO_GROUP)))
+
+
+def test_a_program_runs_in_the_users_folder_on_the_embedded_cluster(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There a relative path means what it means without a job; a template may say otherwise. On other
+    clusters the image decides."""
+    monkeypatch.chdir(tmp_path)
+    program = function_program(fit, {"rate": 1})
+    elsewhere = {"spec": {"containers": [{"workingDir": "/data"}]}}
+    local, folders = Place(cluster, folder=tmp_path), []
+    for place, template in ((local, {}), (local, elsewhere), (Place(cluster), {})):
+        options = ProgramOptions(image="train:1", template=template)
+        training = submit(place, program, options, hint="fit", notify=print)
+        spec = client.get(cluster, ELASTIC_JOBS, training.name)["spec"]["replicaSpecs"]["worker"]
+        folders.append(spec["template"]["spec"]["containers"][0].get("workingDir"))
+    assert folders == [str(tmp_path), "/data", None]
 
 
 def test_a_function_that_cannot_be_called_so_is_refused() -> None:

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from edl_workflows.core.jobs.view import Checkpoint, JobPhase, JobView, Progress, Replicas
+from edl_workflows.pipelines.cli.jobs.listing import format_replicas
 from edl_workflows.pipelines.client.live_view import (
     KEPT_LINES,
     Lines,
@@ -58,6 +59,16 @@ def test_a_training_is_described_by_what_people_ask() -> None:
         "checkpoint": "step 1,200: /ck/1200",
         "warnings": "the disk is nearly full",
     }
+
+
+@pytest.mark.parametrize("phase", [JobPhase.SUCCEEDED, JobPhase.FAILED])
+def test_a_job_that_has_ended_needs_no_nodes(phase: JobPhase) -> None:
+    """The pods of a job that has ended are gone, so "0 of 3 nodes" would look like a failure."""
+    ended = replace(RUNNING, phase=phase, replicas={"worker": Replicas(desired=3, ready=0)})
+
+    assert "nodes" not in describe(ended)
+    assert format_replicas(ended) == ""
+    assert format_replicas(RUNNING) == "worker 2/3"
     assert share_done(RUNNING.progress) == 0.25
 
 

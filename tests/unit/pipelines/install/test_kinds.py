@@ -1,15 +1,17 @@
 """An installation for some kinds only."""
 
+import json
 from typing import Any
 
 import pytest
 import yaml
 
 from edl_workflows.core.exceptions import InvalidError
-from edl_workflows.core.jobs.kinds import KINDS
+from edl_workflows.core.jobs.kinds import KINDS, choose_kinds
 from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.install.manifests import installation_manifests
 from edl_workflows.pipelines.install.options import InstallOptions, InstallPart
+from edl_workflows.pipelines.install.rbac import PIPELINE, TRIGGERER, VIEWER
 
 IMAGE = "registry.example/edl:1"
 
@@ -34,13 +36,31 @@ def command(objects: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def test_all_kinds_unless_some_are_named() -> None:
-    """By default everything is installed, including kinds of later versions, because the controller gets no
-    list of kinds."""
-    objects = installed()
+@pytest.mark.parametrize("policies", [True, False])
+def test_the_kinds_of_other_operators_are_left_out_by_default(policies: bool) -> None:
+    """Beside Kubeflow's or another operator an installation that names no kinds touches nothing of theirs: it
+    has no definition of their kinds, no right on them, and no policy about them."""
+    options = InstallOptions(image=IMAGE, admission_policies=policies)
+    objects = installation_manifests(options)
+    of_others = {kind.source.api for kind in KINDS} - {kind.source.api for kind in options.job_kinds}
+    mine = [obj for obj in objects if obj["metadata"]["name"] not in (PIPELINE, VIEWER, TRIGGERER)]
+
+    assert definitions(objects) == {"ElasticJob", "ScalePlan"}
+    assert "--kinds" not in command(objects)
+    assert choose_kinds(()) == options.job_kinds
+    assert len(of_others) == 4
+    assert not [
+        api.kind for api in of_others if api.plural in json.dumps(mine) or api.kind in json.dumps(mine)
+    ]
+
+
+def test_all_kinds_on_request() -> None:
+    """The controller gets the word, so that it serves kinds of later versions, too."""
+    objects = installed("all")
 
     assert definitions(objects) == {kind.name for kind in KINDS}
-    assert "--kinds" not in command(objects)
+    line = command(objects)
+    assert line[line.index("--kinds") + 1] == "all"
 
 
 def test_definitions_rights_and_controller_follow_the_choice() -> None:

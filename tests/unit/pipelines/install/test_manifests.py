@@ -17,7 +17,7 @@ from edl_workflows.pipelines.argo.agent import run as argo_agent
 from edl_workflows.pipelines.cli.services import crds
 from edl_workflows.pipelines.install import rbac, workloads
 from edl_workflows.pipelines.install.crds import render_yaml
-from edl_workflows.pipelines.install.manifests import PART_OF, installation_manifests
+from edl_workflows.pipelines.install.manifests import installation_manifests
 from edl_workflows.pipelines.install.options import CrdMode, InstallOptions, InstallPart, PullPolicy
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.services.brain.monitor import NODE_METRICS, ClusterMonitor, MonitorOptions
@@ -27,9 +27,10 @@ from tests.unit.services.brain import support
 sqlite_store = support.sqlite_store
 
 IMAGE = "registry.example/edl:1"
+ALL = ("all",)
 
 OPTIONS = [
-    InstallOptions(image=IMAGE, jobs_namespace=jobs, pull_policy=policy, pull_secrets=secrets, parts=parts)
+    InstallOptions(IMAGE, "edl-system", jobs, ALL, 2, policy, secrets, parts)
     for jobs, policy, secrets, parts in itertools.product(
         ("", "training"),
         (None, PullPolicy.NEVER),
@@ -84,7 +85,7 @@ def test_text_is_the_objects(options: InstallOptions) -> None:
     assert "&id" not in text
     keys = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects]
     assert len(set(keys)) == len(keys)
-    assert all(one["metadata"]["labels"].items() >= PART_OF.items() for one in objects)
+    assert all(one["metadata"]["labels"].items() >= names.PART_OF.items() for one in objects)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=described)
@@ -207,7 +208,7 @@ def _controllers(options: InstallOptions) -> set[tuple[str, str, str]]:
 
 def test_one_namespace_gets_no_rights_in_others() -> None:
     """With a single namespace for jobs, no component has cluster-wide permissions."""
-    options = InstallOptions(image=IMAGE, jobs_namespace="training", parts=frozenset(InstallPart))
+    options = InstallOptions(IMAGE, jobs_namespace="training", kinds=ALL, parts=frozenset(InstallPart))
 
     assert not of_kind(options, "ClusterRoleBinding")
     assert {role["metadata"]["namespace"] for role in of_kind(options, "Role")} == {"training", "edl-system"}
@@ -250,12 +251,10 @@ def test_masters_get_the_images_pull_settings() -> None:
 
 
 def test_definitions_are_those_that_crds_prints() -> None:
-    """`edl install` and `edl crds print` give the same definitions, except for the label of the
-    installation."""
-    installed = of_kind(OPTIONS[0], "CustomResourceDefinition")
+    """`edl install` and `edl crds print` give the same definitions."""
+    everything = replace(OPTIONS[0], kinds=("all",))
+    installed = of_kind(everything, "CustomResourceDefinition")
     printed = [yaml.load(text, yaml.CSafeLoader) for _, text in crds.read_definitions()]
-    for one in printed:
-        one["metadata"]["labels"] = PART_OF | one["metadata"].get("labels", {})
 
     assert sorted(installed, key=lambda c: str(c["metadata"]["name"])) == printed
 
@@ -263,7 +262,8 @@ def test_definitions_are_those_that_crds_prints() -> None:
 def test_the_di_server_is_where_jobs_look_for_it() -> None:
     """Programs get the address of its Service from the controller. It reads no Secrets, and only pods of jobs
     may call it."""
-    objects = installation_manifests(InstallOptions(image=IMAGE, parts=frozenset({InstallPart.DI_SERVER})))
+    options = InstallOptions(image=IMAGE, kinds=ALL, parts=frozenset({InstallPart.DI_SERVER}))
+    objects = installation_manifests(options)
     controller, server = (one for one in objects if one["kind"] == "Deployment")
     command = controller["spec"]["template"]["spec"]["containers"][0]["command"]
     service = next(o for o in objects if o["kind"] == "Service" and o["metadata"]["name"] == names.DI_SERVER)
@@ -368,9 +368,9 @@ def test_nodes_are_read_where_all_namespaces_are_served() -> None:
         roles = of_kind(InstallOptions(image=IMAGE, **options), "ClusterRole")
         return any(("", "nodes", "list") in rights(role["rules"]) for role in roles)
 
-    assert reads_nodes()
-    assert not reads_nodes(kinds=("TFJob",))
-    assert not reads_nodes(jobs_namespace="training")
+    assert reads_nodes(kinds=("DIJob",))
+    assert not reads_nodes()
+    assert not reads_nodes(kinds=("DIJob",), jobs_namespace="training")
 
 
 def test_the_agent_has_its_lease() -> None:
@@ -391,6 +391,9 @@ def test_the_agent_has_its_lease() -> None:
         ({"pull_secrets": ("a/b",)}, "pull secret 'a/b'"),
         ({"parts": {InstallPart.BRAIN}, "brain_database_secret": "A"}, "brain database secret 'A'"),
         ({"brain_database_secret": "a"}, "--with brain"),
+        ({"parts": {InstallPart.DI_SERVER}}, "the DI server is for DIJobs"),
+        ({"other_operators": ("kubeflow",)}, "name its ServiceAccount as namespace:name"),
+        ({"other_operators": ("kubeflow:a' || 'b",)}, "other operator"),
         ({"parts": {InstallPart.BRAIN}, "kinds": ("TFJob",)}, "Brain is for ElasticJobs"),
     ],
 )
@@ -398,3 +401,85 @@ def test_wrong_options_are_refused(wrong: dict[str, Any], complaint: str) -> Non
     """A value that no cluster would accept is rejected with its name."""
     with pytest.raises(InvalidError, match=complaint):
         InstallOptions(**({"image": IMAGE} | wrong))
+
+
+OWN_TEMPLATE: dict[str, Any] = {
+    "metadata": {"labels": {"team": "ml", "app.kubernetes.io/component": "mine"}, "annotations": {"a": "b"}},
+    "spec": {
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "system", "operator": "Exists"}],
+        "priorityClassName": "system-cluster-critical",
+        "containers": [
+            {
+                "name": "main",
+                "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1", "memory": "2Gi"}},
+                "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+            }
+        ],
+    },
+}
+
+
+def test_the_pods_of_an_installation_are_as_its_template_says() -> None:
+    """All components get resources, placement, priority, labels and variables from the template. What they
+    need themselves stays: the labels that select them, their files, their security context."""
+    options = InstallOptions(IMAGE, kinds=ALL, parts=frozenset(InstallPart))
+    plain = {obj["metadata"]["name"]: obj["spec"] for obj in of_kind(options, "Deployment")}
+    own = of_kind(replace(options, pod_template=OWN_TEMPLATE), "Deployment")
+
+    assert len(own) == 4
+    for deployment in own:
+        before = plain[deployment["metadata"]["name"]]["template"]
+        template, selector = deployment["spec"]["template"], deployment["spec"]["selector"]["matchLabels"]
+        spec, container = template["spec"], template["spec"]["containers"][0]
+        assert selector.items() <= template["metadata"]["labels"].items()
+        assert template["metadata"]["labels"]["team"] == "ml"
+        assert template["metadata"]["annotations"].items() >= {"a": "b"}.items()
+        assert spec["nodeSelector"] == {"pool": "system"}
+        assert spec["priorityClassName"] == "system-cluster-critical"
+        assert container["resources"]["limits"] == {"cpu": "1", "memory": "2Gi"}
+        assert spec.get("volumes") == before["spec"].get("volumes")
+        assert spec["securityContext"] == before["spec"]["securityContext"]
+        assert container["command"] == before["spec"]["containers"][0]["command"]
+        variables = [variable["name"] for variable in container["env"]]
+        needed = before["spec"]["containers"][0].get("env") or []
+        assert set(variables) == {"HTTPS_PROXY", *(variable["name"] for variable in needed)}
+
+
+def test_templates_of_jobs_reach_the_controller() -> None:
+    """The templates of masters and of training pods are files that the controller is told to read, and the
+    default time to live is an argument. A changed file starts new pods."""
+    template = {"spec": {"nodeSelector": {"pool": "gpu"}}}
+    options = InstallOptions(
+        IMAGE, master_template=OWN_TEMPLATE, training_template=template, ttl_seconds_after_finished=0
+    )
+    (config,), (deployment,) = of_kind(options, "ConfigMap"), of_kind(options, "Deployment")
+    pod = deployment["spec"]["template"]
+    command = pod["spec"]["containers"][0]["command"]
+    plain = of_kind(InstallOptions(IMAGE), "Deployment")[0]["spec"]["template"]
+    master = yaml.safe_load(config["data"][workloads.MASTER_TEMPLATE])
+
+    assert yaml.safe_load(config["data"][workloads.TRAINING_TEMPLATE]) == template
+    path = f"{workloads.CONFIG_FOLDER}/{workloads.TRAINING_TEMPLATE}"
+    assert command[command.index("--training-template") + 1] == path
+    assert command[command.index("--ttl-seconds-after-finished") + 1] == "0"
+    assert master["spec"]["nodeSelector"] == {"pool": "system"}
+    assert master["spec"]["securityContext"] == workloads.POD_SECURITY
+    assert master["spec"]["containers"][0]["securityContext"] == workloads.CONTAINER_SECURITY
+    assert pod["metadata"]["annotations"] != plain["metadata"]["annotations"]
+
+
+def test_the_agents_page_has_its_permissions() -> None:
+    """The table in `argo-agent.md` has the rights of the agent's roles, and no others."""
+    page = (Path(__file__).parents[4] / "docs" / "how-to" / "argo-agent.md").read_text()
+    table = page.partition("| resource | verbs | for |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    rows = [row.strip("| ").split(" | ") for row in table.splitlines()]
+    told = {
+        (resource.strip("`"), verb)
+        for resources, verbs, _ in rows
+        for resource in resources.split(", ")
+        for verb in verbs.split(", ")
+    }
+    rules = [*rbac.argo_agent_rules(), *rbac.lease_rules(rbac.ARGO_AGENT)]
+
+    assert told == {(resource, verb) for _, resource, verb in rights(rules)}

@@ -12,7 +12,8 @@ from pydantic.fields import FieldInfo
 from edl_workflows import operators
 from edl_workflows.airflow.stage_operators import COMMAND, MODULE, documentation_of, render_operators
 from edl_workflows.get_provider_info import get_provider_info
-from edl_workflows.operators.base import CLUSTER_FIELDS, ClusterTask, StageOperator, StageTask
+from edl_workflows.operators.base import StageOperator, StageTask
+from edl_workflows.operators.cluster import CLUSTER_FIELDS, ClusterTask
 from edl_workflows.pipelines.argo.templates import step_fields, steps
 from edl_workflows.pipelines.cli.jobs import stage_commands
 from edl_workflows.pipelines.cli.root import COMMANDS
@@ -108,7 +109,7 @@ def test_operators_take_the_fields_of_their_stage(found: type[BaseOperator]) -> 
     assert set(found.template_fields) == templated | made | set(CLUSTER_FIELDS)
     for name, field in described.items():
         default = given[name].default
-        if default is not inspect.Parameter.empty and default is not None:
+        if default not in (inspect.Parameter.empty, None) and not field.argument.operator_optional:
             assert default == field.default, name
 
 

@@ -115,7 +115,8 @@ def test_long_output_is_wrapped_and_bounded(cluster: Cluster) -> None:
 
 
 def _failed_tf_job(cluster: Cluster, **ends: dict[str, Any]) -> Handle:
-    """A TFJob with a pod for each name, whose container has this status."""
+    """A TFJob with a pod for each name, whose own container has this status, beside a proxy that failed
+    earlier."""
     manifest = make_example("TFJob", {})
     manifest["metadata"] = {"name": "mnist"}
     manifest.pop("status", None)
@@ -127,10 +128,13 @@ def _failed_tf_job(cluster: Cluster, **ends: dict[str, Any]) -> Handle:
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": name, "labels": labels | {role: "worker", index: str(number)}},
-            "spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]},
+            "spec": {
+                "containers": [{"name": n, "image": "train:1"} for n in ("a-proxy", "tensorflow")],
+            },
         }
         client.create(cluster, pod)
-        client.patch_status(cluster, PODS, name, {"containerStatuses": [{"name": "tensorflow", **status}]})
+        statuses = [{"name": "a-proxy", "state": _terminated("00")}, {"name": "tensorflow", **status}]
+        client.patch_status(cluster, PODS, name, {"containerStatuses": statuses})
     client.patch_status(
         cluster,
         TF_JOB.source.api,
@@ -148,7 +152,8 @@ def test_of_several_pods_the_first_that_failed_is_read(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of several failed pods, the one that failed first is read, since the others failed because of it. For a
-    restarted container, the output before the restart is read."""
+    restarted container, the output before the restart is read. The failure of another container of a pod
+    does not count."""
     handle = _failed_tf_job(
         cluster,
         later={"state": _terminated("09")},

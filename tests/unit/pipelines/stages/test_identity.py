@@ -2,6 +2,7 @@
 
 import string
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,3 +31,18 @@ def test_a_name_is_the_same_for_all_attempts_and_for_no_other_task() -> None:
     assert first.name("My DAG.train") == retry.name("My DAG.train")
     assert first.name("My DAG.train").startswith("my-dag-train-")
     assert mapped.name("My DAG.train") != first.name("My DAG.train")
+
+
+@pytest.mark.parametrize(
+    ("owner", "requester"),
+    [
+        ("airflow/retrain/manual__2026/train.scale/-1", "task train.scale of DAG retrain, run manual__2026"),
+        ("airflow@prod/retrain/a/b/scale/3", "task scale of DAG retrain, run a/b"),
+        ("argo/ml/retrain-x7/uid-1/main/scale", "step main/scale of workflow ml/retrain-x7"),
+        ("cli/ada@laptop/6f1c", "ada@laptop, with cli"),
+        ("somebody", "somebody"),
+    ],
+)
+def test_requester_names_dag_and_task(owner: str, requester: str) -> None:
+    """A plan's reason tells people who asks for it."""
+    assert StageIdentity(owner).requester == requester

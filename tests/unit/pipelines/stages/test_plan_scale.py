@@ -15,7 +15,7 @@ from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
 from edl_workflows.runtime.kube.resources import ELASTIC_JOBS
 from tests.airflow.support import StandIn, elastic_job, eventually, jobs, plans
-from tests.unit.pipelines.stages.stage_runs import begin, run
+from tests.unit.pipelines.stages.stage_runs import ME, begin, run
 
 PLANNED: dict[str, Any] = {
     "optimizer": "local",
@@ -131,7 +131,8 @@ def test_a_plan_is_applied_as_it_is(cluster: Cluster, stand_in: StandIn) -> None
     (made,) = plans(cluster).values()
     assert made["spec"]["replicaResourceSpecs"] == {"worker": {"replicas": 3, "resource": {"cpu": "2"}}}
     assert [pod["name"] for pod in made["spec"]["migratePods"]] == ["mnist-edljob-ps-0"]
-    assert made["spec"]["reason"] == "mnist-edljob-ps-0: it is hot; worker: 3 workers gain"
+    advised = "mnist-edljob-ps-0: it is hot; worker: 3 workers gain"
+    assert made["spec"]["reason"] == f"{advised}; {ME.requester}"
     assert annotation(cluster) == "false"
 
 

@@ -71,8 +71,8 @@ def test_a_finished_job_is_neither_suspended_nor_changed(cluster: Cluster, stand
 
 
 def test_scale_makes_one_manual_plan_owned_by_the_job(cluster: Cluster, stand_in: StandIn) -> None:
-    """The stage creates one manual ScalePlan, however often it begins. The job owns it, so that it is deleted
-    with the job."""
+    """The stage creates one manual ScalePlan, however often it begins, and names the task as its reason. The
+    job owns it, so that it is deleted with the job."""
     job = client.create(cluster, elastic_job("mnist"))
     request: dict[str, Any] = {
         "job": "mnist",
@@ -87,6 +87,7 @@ def test_scale_makes_one_manual_plan_owned_by_the_job(cluster: Cluster, stand_in
     assert plan["metadata"]["labels"] == {"elasticjob.dlrover/name": "mnist", "scale-type": "manual"}
     assert plan["spec"]["replicaResourceSpecs"] == {"worker": {"replicas": 3, "resource": {"cpu": "2"}}}
     assert plan["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+    assert plan["spec"]["reason"] == ME.requester
 
 
 def test_checkpoint_says_where_it_is(cluster: Cluster, stand_in: StandIn) -> None:

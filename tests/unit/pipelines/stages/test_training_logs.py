@@ -107,12 +107,12 @@ def test_positions_are_found_in_what_was_written() -> None:
     merge_positions(
         found,
         [
-            b'{"event": "[worker-0] a", "pod": "p0", "written": "2026-01-01T00:00:01Z", "count": 1}\n',
-            b'{"event": "[worker-0] b", "pod": "p0", "written": "2026-01-01T00:00:01Z", "count": 2}\n',
+            b'{"event": "[worker-0] a", "loc": "p0 2026-01-01T00:00:01Z 1"}\n',
+            b'{"event": "[worker-0] b", "loc": "p0 2026-01-01T00:00:01Z 2"}\n',
             b'{"event": "ElasticJob ns/mnist is Running"}\n',
-            b'{"event": "[ps-0] a", "pod": "p1", "written": "2026-01-01T00:00:05Z", "count": 1}\n',
-            b'{"event": "somebody else", "written": true}\n',
-            b'{"event": "[worker-0] c", "pod": "p0", "written": "2026-01-01T00:00:09Z", "cou',
+            b'{"event": "[ps-0] a", "loc": "p1 2026-01-01T00:00:05Z 1"}\n',
+            b'{"event": "somebody else", "loc": "x.py:3"}\n',
+            b'{"event": "[worker-0] c", "loc": "p0 2026-01-01T00:00:09Z',
         ],
     )
 

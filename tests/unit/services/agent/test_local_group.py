@@ -99,7 +99,7 @@ def test_one_per_gpu_needs_a_gpu(tmp_path: Path) -> None:
 def test_a_script_is_run_by_python_and_a_program_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ``.py`` file is run by Python, anything else as a program. As with torchrun, PYTHON_EXEC sets the
     interpreter."""
-    launcher = [sys.executable, "-m", "edl_workflows.services.agent.local_group", "2"]
+    launcher = [sys.executable, "-P", "-m", "edl_workflows.services.agent.local_group", "2"]
 
     assert group_command("2", ["train.py", "--lr=1"]) == [
         *launcher,

@@ -78,6 +78,13 @@ def test_a_relative_path_that_is_not_there_gets_a_hint(
     )
 
 
+def test_a_coordinator_without_workers_gets_a_hint() -> None:
+    """The last line says where a program with TensorFlow's ParameterServerStrategy runs."""
+    code, said = ended([sys.executable, "-c", "raise ValueError('There must be at least one worker.')"])
+    assert code == 1
+    assert said.splitlines()[-1].endswith("ParameterServerStrategy runs as it is in a TFJob")
+
+
 @pytest.mark.parametrize(
     "program",
     [

@@ -17,6 +17,8 @@ from edl_workflows.core.protocol.nodes import (
     CrashReport,
     ExitReport,
     Heartbeat,
+    LeaveReport,
+    LeaveVerdict,
     Registration,
     StackReport,
 )
@@ -129,12 +131,13 @@ def test_exit_code_and_last_lines_are_reported(master: FakeMaster, start: Start)
 
 
 def test_signal_is_reported_as_128_plus_n(master: FakeMaster, start: Start) -> None:
-    """A training process that SIGKILL ended ends the agent with 137."""
+    """A training process that SIGKILL ended ends the agent with 137, and the report says that nobody told
+    the agent to end."""
     master.say(active=cluster(1))
     agent = start("import os; os.kill(os.getpid(), 9)")
     agent.communicate(timeout=240)
     assert agent.returncode == 137
-    assert master.got(ExitReport, code=137)
+    assert master.got(ExitReport, code=137, asked=False)
 
 
 def test_a_node_that_says_another_rank_is_refused_and_ends(master: FakeMaster, start: Start) -> None:
@@ -357,7 +360,8 @@ def test_a_group_that_does_not_come_together_is_tried_again(
 
 
 def test_sigterm_gives_time_for_a_checkpoint(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """On SIGTERM, the training process gets the signal and may save. The agent ends with 143."""
+    """On SIGTERM, the training process gets the signal and may save. The agent ends with 143, and reports
+    that it was told to."""
     master.say(active=cluster(1))
     agent = start(SAVES_ON_SIGTERM.format(seconds=0.5) + NOTE)
     pid_of(tmp_path, 1)
@@ -366,7 +370,7 @@ def test_sigterm_gives_time_for_a_checkpoint(master: FakeMaster, start: Start, t
 
     assert agent.returncode == 143
     assert (tmp_path / "saved").exists()
-    assert master.got(ExitReport, code=143)
+    assert master.got(ExitReport, code=143, asked=True)
 
 
 def test_sigterm_gives_a_program_that_never_connected_time_to_save(
@@ -400,6 +404,34 @@ def test_sigterm_ends_a_deaf_process_after_the_grace(
     agent.wait(240)
     assert agent.returncode == 143
     eventually(lambda: not alive(pid) and not alive(child))
+
+
+def test_node_that_is_told_to_end_stays_as_long_as_the_job_needs_it(
+    master: FakeMaster, start: Start, tmp_path: Path
+) -> None:
+    """A server whose pod is told to end goes on until its master has the job's last checkpoint. If the master
+    ends meanwhile, it ends, too."""
+    master.say(active=cluster(1, ps=1))
+    master.leave = LeaveVerdict(wait=True)
+    agents = [start(NOTE, **{names.ENV_NODE_TYPE: "ps"})]
+    pid = pid_of(tmp_path, 1)
+    agents[0].terminate()
+    eventually(lambda: len(master.got(LeaveReport)) > 1, what="it asks again")
+    assert alive(pid)
+    master.leave = LeaveVerdict(wait=False)
+    agents[0].wait(240)
+    assert agents[0].returncode == 143
+    assert not alive(pid)
+
+    (tmp_path / "1").unlink()
+    master.leave = LeaveVerdict(wait=True)
+    agents.append(start(NOTE, **{names.ENV_NODE_TYPE: "ps"}))
+    pid = pid_of(tmp_path, 1)
+    master.away = True
+    agents[1].terminate()
+    agents[1].wait(240)
+    assert agents[1].returncode == 143
+    assert not alive(pid)
 
 
 def test_released_node_ends_with_0(master: FakeMaster, start: Start, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import time
 
 import psutil
 
-from edl_workflows.services.agent.processes import UsageMeter
+from edl_workflows.services.agent.process_tree import UsageMeter
 
 
 def test_children_are_counted() -> None:

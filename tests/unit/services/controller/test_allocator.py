@@ -88,6 +88,21 @@ def test_fixed_jobs_are_left_alone(cluster: Cluster, farm: Farm, controller: Run
     assert metrics.get_sample_value("edl_api_requests_total", watched) is None
 
 
+def test_a_job_of_another_operator_is_not_placed(cluster: Cluster, farm: Farm, options: RunOptions) -> None:
+    """A preemptible job that is left alone gets no allocation, while one beside it does."""
+    one = farm.add("a", 4)
+    create(cluster, farm.task(1), name="theirs", preemptible=True)
+    alone = {"type": "LeftAlone", "status": "True", "reason": "PodsOfAnotherOperator"}
+    client.patch_status(cluster, DI_JOBS, "theirs", {"conditions": [alone]})
+    running = run_in_thread(cluster, options)
+    try:
+        create(cluster, farm.task(1), preemptible=True)
+        becomes(cluster, [one], seconds=60)
+        assert allocation(cluster, "theirs") == []
+    finally:
+        running.stop()
+
+
 def test_nodes_come_change_and_go(cluster: Cluster, farm: Farm, controller: RunningController) -> None:
     """Each added, changed or removed node gives a new allocation at once."""
     create(cluster, farm.task(1, minReplicas=1, maxReplicas=3), preemptible=True)
@@ -241,7 +256,14 @@ def test_a_killed_controller_is_succeeded_by_the_next(
     same allocation."""
     one, two = farm.add("a", 2), farm.add("b", 2)
     create(cluster, farm.task(3), preemptible=True)
-    command = [sys.executable, "-m", "tests.unit.services.controller.killed_allocator", point]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.unit.services.controller.killed_allocator",
+        point,
+        "--kinds",
+        "DIJob",
+    ]
     command += ["--kubeconfig", str(server.kubeconfig), "--namespace", cluster.namespace]
     command += ["--no-leader-elect", "--metrics-port", "0"]
     dying = subprocess.run(command, cwd=_ROOT, env={**os.environ, "PYTHONPATH": str(_ROOT)}, timeout=240)

@@ -132,6 +132,22 @@ def test_a_job_grows_as_far_as_there_is_room(
     assert "there is room for" in told(cluster, "ctr")["Autoscaled"]
 
 
+def test_a_job_of_another_operator_keeps_its_size(
+    cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
+) -> None:
+    """A job that is left alone is not resized, while one beside it grows."""
+    farm.add("a", 4)
+    training_job(cluster, farm, "theirs", 1, 4)
+    alone = {"type": "LeftAlone", "status": "True", "reason": "PodsOfAnotherOperator"}
+    client.patch_status(cluster, TRAINING_JOBS, "theirs", {"conditions": [alone]})
+    start(options)
+    training_job(cluster, farm, "ctr", 1, 3)
+
+    become(cluster, ctr=3)
+    assert trainers(cluster, "theirs") == 1
+    assert told(cluster, "theirs") == {}
+
+
 def test_jobs_share_what_there_is(
     cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
 ) -> None:

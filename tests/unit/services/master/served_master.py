@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from edl_workflows.core.exceptions import UnavailableError
+from edl_workflows.core.exceptions import NotFoundError, UnavailableError
 from edl_workflows.services.master.app import create_app
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.standalone import parse_nodes
@@ -20,7 +20,7 @@ WORKER = {"type": "worker", "id": 0}
 
 
 class GatedStore:
-    """Keeps documents in memory; refuses while its gate is shut."""
+    """Keeps documents in memory; refuses while its gate is shut, and for good when it is gone."""
 
     interval = 0.0
     place = "memory"
@@ -29,11 +29,14 @@ class GatedStore:
     def __init__(self) -> None:
         self.document: bytes | None = None
         self.open = True
+        self.gone = False
 
     def load(self) -> bytes | None:
         return self.document
 
     def save(self, document: bytes) -> None:
+        if self.gone:
+            raise NotFoundError("there is no such ConfigMap")
         if not self.open:
             raise UnavailableError("the gate is shut")
         self.document = document

@@ -36,7 +36,8 @@ from edl_workflows.core.protocol.training import (
 )
 from edl_workflows.services.master.state import messages, model_messages, observations, views
 from edl_workflows.services.master.state.autoscale import autoscale_steps
-from edl_workflows.services.master.state.job import JobState, RolloutRequest
+from edl_workflows.services.master.state.job import JobState, MachineLoss, RolloutRequest
+from edl_workflows.services.master.state.nodes.registry import ExitReason
 from edl_workflows.services.master.state.observations import ObservedPod, PodPhase
 from edl_workflows.services.master.state.rollouts.rollout import Rollout
 from edl_workflows.services.master.state.settings import JobSettings
@@ -54,6 +55,8 @@ class SimulatedPod:
     Attributes:
         unanswered: shards that it trained and whose acknowledgement is not known to be stored.
         waiting: its training process ended, and the agent was told to wait for a version after that.
+        outlived: another container runs although its own has ended.
+        loss: what shows that its machine is lost.
     """
 
     type: str
@@ -62,6 +65,8 @@ class SimulatedPod:
     exit_code: int | None = None
     unanswered: list[ShardKey] = field(default_factory=list)
     waiting: int = 0
+    outlived: bool = False
+    loss: MachineLoss | None = None
 
     @property
     def ref(self) -> NodeRef:
@@ -171,7 +176,18 @@ class SimulatedJob:
         """The master sees the cluster."""
         auto = {plan.name: plan.phase for plan in self.plans.values() if plan.spec is None}
         observations.observe_pod_requests(self.state, auto, self.now)
-        seen = [ObservedPod(pod.type, pod.id, pod.phase, pod.exit_code) for pod in self.pods.values()]
+        seen = [
+            ObservedPod(
+                p.type,
+                p.id,
+                p.phase,
+                p.exit_code,
+                outlived=p.outlived,
+                loss=p.loss,
+                cause=_taken(p.exit_code),
+            )
+            for p in self.pods.values()
+        ]
         observations.observe_pods(self.state, seen, self.now)
         manual = [
             RolloutRequest(plan.uid, plan.name, plan.spec, plan.phase, generation=1)
@@ -431,3 +447,8 @@ class SimulatedJob:
         for _ in range(rounds):
             for _ in self.everything():
                 pass
+
+
+def _taken(code: int | None) -> ExitReason | None:
+    """Pods of this simulation that a signal ended were taken away."""
+    return ExitReason.KILLED if code in (137, 143) else None

@@ -11,6 +11,7 @@ from edl_workflows.core.jobs.elastic_job.time_spent import TimeCause
 from edl_workflows.core.protocol.nodes import Directive, NodeRef
 from edl_workflows.core.protocol.training import StepReport
 from edl_workflows.services.master.state.checkpoints import Checkpoints, FailedSaves
+from edl_workflows.services.master.state.nodes import leaving_steps
 from edl_workflows.services.master.state.stored_state import StoredState
 from tests.unit.services.master.served_master import WORKER, Served, with_master
 
@@ -137,6 +138,62 @@ def test_a_long_poll_ends_with_the_unchanged_directive() -> None:
         answer = await it.client.get(f"/v1/directive?type=worker&id=0&after={revision}&wait=0.3")
         assert answer.json()["revision"] == revision
         assert time.monotonic() - start > 0.2
+
+    with_master(test)
+
+
+def test_long_polls_are_answered_when_the_master_ends() -> None:
+    """Whoever waits is told what is known now, and that a decision is up to the next master; nobody gets a
+    500."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        revision = (await it.client.get("/v1/directive?type=worker&id=0&wait=0")).json()["revision"]
+        query = f"type=worker&id=0&after={revision}&wait=20"
+        exit_report = {"node": {"type": "worker", "id": 0}, "incarnation": "a", "version": 1, "code": 75}
+        calls = [
+            it.client.get(f"/v1/directive?{query}"),
+            it.client.get("/v1/barriers/b?wait=20"),
+            it.client.post("/v1/nodes/exit", json=exit_report),
+        ]
+        waiting = [asyncio.ensure_future(call) for call in calls]
+        await asyncio.sleep(0.1)
+        it.master.close()
+        directive, barrier, verdict = await asyncio.wait_for(asyncio.gather(*waiting), 10)
+        assert directive.json()["revision"] >= revision
+        assert barrier.json() == {"open": False}
+        assert verdict.status_code in (200, 503)
+
+    with_master(test)
+
+
+def test_master_of_a_deleted_job_serves_on_without_its_store() -> None:
+    """The ConfigMap goes with the job, while the chief still announces and reports its last checkpoint."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        it.store.gone = True
+        begun = asyncio.ensure_future(it.post("/v1/checkpoints", node={"type": "worker", "id": 0}, version=1))
+        await asyncio.sleep(0.1)
+        leaving_steps.record_deletion(it.master.state)
+        it.master.changed()
+        ticket = (await asyncio.wait_for(begun, 30))["id"]
+        end = {"node": {"type": "worker", "id": 0}, "uri": "s3://a/1", "step": 1}
+        await asyncio.wait_for(it.post(f"/v1/checkpoints/{ticket}", **end), 30)
+        newest = it.master.state.checkpoints.newest
+        assert newest is not None
+        assert newest.uri == "s3://a/1"
+
+    with_master(test)
+
+
+def test_node_that_is_told_to_end_waits_for_its_servers_last_checkpoint() -> None:
+    """`POST /v1/nodes/leave` answers at once: in a job without servers the node may end."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        answer = await it.post("/v1/nodes/leave", node={"type": "worker", "id": 0}, incarnation="a")
+        assert answer == {"wait": False, "seconds": 25.0}
 
     with_master(test)
 

@@ -11,13 +11,14 @@ import structlog
 
 from edl_workflows.core.exceptions import EdlError, ForbiddenError, UnavailableError
 from edl_workflows.core.jobs.elastic_job.model import AutoscalingStatus
+from edl_workflows.core.jobs.elastic_job.separate_copies import NO_GROUP
 from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanSpec
 from edl_workflows.core.scaling.dlrover.ps_stages import StageProgress
 from edl_workflows.services.master.effects import REPORT_SECONDS, UNREPORTED_SECONDS, Effects
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.shards.snapshot import JobPosition
 from edl_workflows.services.master.standalone import parse_nodes
-from edl_workflows.services.master.state import observations, views
+from edl_workflows.services.master.state import observations
 from edl_workflows.services.master.state.autoscale import autoscale_state
 from edl_workflows.services.master.state.checkpoints import Checkpoints, FailedSaves, SavedCheckpoint
 from edl_workflows.services.master.state.job import JobState, RolloutRequest
@@ -63,6 +64,9 @@ class FakeBackend:
         if self.errors:
             raise self.errors.pop(0)
         self.made.append(name)
+
+    def is_job_deleted(self) -> bool:
+        return False
 
     def report_plan(self, rollout: Rollout, status: dict[str, Any]) -> None:
         self._refuse(rollout.name)
@@ -453,12 +457,12 @@ def test_copies_of_the_model_are_an_event_once(tmp_path: Path) -> None:
         outside.refusing["events"] = UnavailableError("away")
         assert await look(2, "worker-0", "worker-1") == []
         del outside.refusing["events"]
-        assert await look(2, "worker-0", "worker-1") == [views.OWN_COPIES]
+        assert await look(2, "worker-0", "worker-1") == [NO_GROUP]
         for workers in (1, 2, 1):
             await look(workers, "worker-0", "worker-1")
         effects = Effects(master, outside, clock)
         await look(3, "worker-0", "worker-1")
-        assert outside.warned == [("SeparateCopies", views.OWN_COPIES)]
+        assert outside.warned == [("SeparateCopies", NO_GROUP)]
 
     asyncio.run(main())
 

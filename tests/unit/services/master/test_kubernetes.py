@@ -13,16 +13,16 @@ from edl_workflows.core.exceptions import AlreadyExistsError, ConflictError, Not
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.jobs.scale_plan.model import ScalePlanSpec
-from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes import lost_pods, names, pod_state
 from edl_workflows.pipelines.install.crds import crd_of_kind
 from edl_workflows.runtime.kube import client, resources
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.services.master.kubernetes import ClusterWatch, KubernetesBackend, observe_pod, read_job
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.state import views
-from edl_workflows.services.master.state.job import JobState
+from edl_workflows.services.master.state.job import JobState, MachineLoss
 from edl_workflows.services.master.state.nodes.pod_requests import PodRequest
-from edl_workflows.services.master.state.nodes.registry import JobNode
+from edl_workflows.services.master.state.nodes.registry import ExitReason, JobNode
 from edl_workflows.services.master.state.observations import ObservedPod, PodPhase
 from edl_workflows.services.master.state.rollouts.rollout import start_rollout
 from edl_workflows.services.master.state.settings import Timeouts, settings_of
@@ -96,14 +96,17 @@ def test_the_state_survives_in_a_config_map(cluster: Cluster, job: ElasticJob) -
 
 
 def test_a_second_master_fences_the_first(cluster: Cluster, job: ElasticJob) -> None:
-    """Of two masters, the one whose state was overwritten fails to save, so that both can't continue."""
+    """Of two masters, the one that started last goes on, and the other fails to save, whichever saves first:
+    an earlier master on a machine that has only lost its kubelet still runs and reaches the API server."""
     _state_map(cluster, job)
     first, second = (ConfigMapStore(cluster, job.metadata.name) for _ in range(2))
-    for store in (first, second):
-        store.load()
-    second.save(b"second")
+    first.load()
+    first.save(b"first")
+    assert second.load() == b"first"
     with pytest.raises(ConflictError, match="another master"):
-        first.save(b"first")
+        first.save(b"again")
+    second.save(b"second")
+    assert ConfigMapStore(cluster, job.metadata.name).load() == b"second"
 
 
 def test_the_file_store_replaces_the_whole(tmp_path: Path) -> None:
@@ -227,19 +230,90 @@ def test_the_cluster_is_watched(cluster: Cluster, job: ElasticJob) -> None:
             {names.REPLICA_TYPE_LABEL: "ps", names.REPLICA_INDEX_LABEL: "0"},
             {
                 "phase": "Failed",
-                "containerStatuses": [{"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}],
+                "containerStatuses": [
+                    {"name": "a-proxy", "state": {"terminated": {"exitCode": 0}}},
+                    {"name": "main", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}},
+                ],
             },
             ObservedPod("ps", 0, PodPhase.FAILED, 137, "OOMKilled"),
         ),
         (
             {names.REPLICA_TYPE_LABEL: "worker", names.REPLICA_INDEX_LABEL: "4"},
             {"phase": "Failed", "reason": "Evicted", "message": "low on memory"},
-            ObservedPod("worker", 4, PodPhase.FAILED, None, "Evicted", "low on memory"),
+            ObservedPod(
+                "worker", 4, PodPhase.FAILED, None, "Evicted", "low on memory", cause=ExitReason.KILLED
+            ),
+        ),
+        (
+            {names.REPLICA_TYPE_LABEL: "worker", names.REPLICA_INDEX_LABEL: "4"},
+            {
+                "phase": "Failed",
+                "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 137}}}],
+                "conditions": [{"type": "DisruptionTarget", "status": "True"}],
+            },
+            ObservedPod("worker", 4, PodPhase.FAILED, 137, cause=ExitReason.KILLED),
+        ),
+        (
+            {names.REPLICA_TYPE_LABEL: "worker", names.REPLICA_INDEX_LABEL: "4"},
+            {
+                "phase": "Failed",
+                "initContainerStatuses": [
+                    {
+                        "name": "fetch",
+                        "state": {"terminated": {"exitCode": 4, "reason": "Error", "message": "no host\n"}},
+                    }
+                ],
+            },
+            ObservedPod(
+                "worker",
+                4,
+                PodPhase.FAILED,
+                4,
+                "Error",
+                "init container fetch ended with exit code 4: no host",
+                cause=ExitReason.INIT,
+            ),
+        ),
+        (
+            {names.REPLICA_TYPE_LABEL: "worker", names.REPLICA_INDEX_LABEL: "4"},
+            {"phase": "Failed", "reason": "Unsupported", "message": "tty: not supported"},
+            ObservedPod(
+                "worker",
+                4,
+                PodPhase.FAILED,
+                None,
+                "Unsupported",
+                "tty: not supported",
+                cause=ExitReason.REFUSED,
+            ),
         ),
         ({names.REPLICA_TYPE_LABEL: "dlrover-master", names.REPLICA_INDEX_LABEL: "0"}, {}, None),
     ],
 )
 def test_reading_a_pod(labels: dict[str, str], status: dict[str, Any], expected: ObservedPod | None) -> None:
     """A pod is read as a node of the job by its labels, and why it ended by the state of its main
-    container."""
-    assert observe_pod({"metadata": {"name": "x", "labels": labels}, "status": status}) == expected
+    own container, whatever other containers there are."""
+    annotations = {pod_state.OWN_CONTAINER: "main"}
+    metadata = {"name": "x", "labels": labels, "annotations": annotations}
+    spec = {"containers": [{"name": "a-proxy"}, {"name": "main"}], "restartPolicy": "Never"}
+    assert observe_pod({"metadata": metadata, "spec": spec, "status": status}, 0.0) == expected
+
+
+def test_reading_a_pod_whose_program_has_ended_and_whose_machine_is_lost() -> None:
+    """A worker that was killed beside a proxy has failed with its own exit code. A deleted pod has a time at
+    which it counts as gone."""
+    labels = {names.REPLICA_TYPE_LABEL: "worker", names.REPLICA_INDEX_LABEL: "4"}
+    statuses = [
+        {"name": "a-proxy", "state": {"running": {}}},
+        {"name": "main", "state": {"terminated": {"exitCode": 137}}},
+    ]
+    pod: dict[str, Any] = {
+        "metadata": {"name": "x", "labels": labels, "annotations": {pod_state.OWN_CONTAINER: "main"}},
+        "spec": {"containers": [{"name": "a-proxy"}, {"name": "main"}], "restartPolicy": "Never"},
+        "status": {"phase": "Running", "containerStatuses": statuses},
+    }
+    assert observe_pod(pod, 0.0) == ObservedPod("worker", 4, PodPhase.FAILED, 137, outlived=True)
+    statuses[1]["state"] = {"running": {}}
+    pod["metadata"]["deletionTimestamp"] = "1970-01-01T00:01:00Z"
+    loss = MachineLoss(gone_at=60 + lost_pods.CONFIRM_SECONDS)
+    assert observe_pod(pod, 50.0) == ObservedPod("worker", 4, PodPhase.RUNNING, loss=loss)

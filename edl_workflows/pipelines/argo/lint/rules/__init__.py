@@ -10,6 +10,7 @@ from edl_workflows.pipelines.argo.lint.rules import (
     dag,
     durations,
     head,
+    job_order,
     lifecycle,
     manifests,
     outputs,
@@ -26,13 +27,14 @@ __all__ = ["CHECKS", "RULES", "check_head", "check_spec"]
 RULES: tuple[Rule, ...] = (
     *documents.RULES, *head.RULES, *schema.RULES, *cel.RULES, *templates.RULES, *calls.RULES, *dag.RULES,
     *placeholders.RULES, *outputs.RULES, *durations.RULES, *resource.RULES, *manifests.RULES, *plugin.RULES,
-    *lifecycle.RULES, *cron.RULES,
+    *job_order.RULES, *lifecycle.RULES, *cron.RULES,
 )  # fmt: skip
 """Every rule, in the order of its reference page."""
 
 CHECKS: tuple[Check, ...] = (
     *templates.CHECKS, *calls.CHECKS, *dag.CHECKS, *placeholders.CHECKS, *outputs.CHECKS, *durations.CHECKS,
-    *resource.CHECKS, *manifests.CHECKS, *plugin.CHECKS, *lifecycle.CHECKS, *cron.CHECKS,
+    *resource.CHECKS, *manifests.CHECKS, *plugin.CHECKS, *job_order.CHECKS, *lifecycle.CHECKS,
+    *cron.CHECKS,
 )  # fmt: skip
 
 

@@ -95,7 +95,7 @@ def _grammar(words: list[str]) -> str:
     return "" if depth == 0 and not operand_next else "it ends too early"
 
 
-def _needs(task: Call) -> list[tuple[str, str]]:
+def needs_of(task: Call) -> list[tuple[str, str]]:
     """(task, result) that a task waits for; an empty result means any successful end."""
     depends = as_text(task.body.get("depends"))
     if not depends:
@@ -117,7 +117,7 @@ def _depends(spec: Spec) -> Iterator[Finding]:
                 yield from problems
                 continue
             field = "depends" if as_text(task.body.get("depends")) else "dependencies"
-            for name, result in _needs(task):
+            for name, result in needs_of(task):
                 yield from _need(task, (name, result), tasks, field)
         yield from _target(dag, tasks)
         yield from _mixed(dag)
@@ -179,7 +179,7 @@ def _mixed(dag: Template) -> Iterator[Finding]:
 
 def _circle(dag: Template) -> list[str]:
     """The names along a circle of dependencies; empty if there is none."""
-    needs = {task.name: [name for name, _ in _needs(task)] for task in dag.calls}
+    needs = {task.name: [name for name, _ in needs_of(task)] for task in dag.calls}
     finished: set[str] = set()
     for start in needs:
         way: dict[str, None] = {}
@@ -199,20 +199,20 @@ def _circle(dag: Template) -> list[str]:
 
 def _awaited(spec: Spec) -> Iterator[Finding]:
     for dag in _dags(spec):
-        needs = {task.name: {name for name, _ in _needs(task)} for task in dag.calls}
+        needs = {task.name: {name for name, _ in needs_of(task)} for task in dag.calls}
         for task in dag.calls:
             used = {
                 match[1]: path
                 for tag, path in find_tags(dict(task.arguments), (*task.path, "arguments"))
                 if (match := re.match(r"\s*tasks\.([-a-zA-Z0-9]+)\.", tag))
             }
-            before = _ancestors(task.name, needs) if used else set()
+            before = ancestors_of(task.name, needs) if used else set()
             for name, path in used.items():
                 if name in needs and name not in before:
                     yield NOT_AWAITED.at(path, f"task {task.name!r} does not depend on {name!r}")
 
 
-def _ancestors(task: str, needs: Mapping[str, set[str]]) -> set[str]:
+def ancestors_of(task: str, needs: Mapping[str, set[str]]) -> set[str]:
     ancestors: set[str] = set()
     waiting = [task]
     while waiting:

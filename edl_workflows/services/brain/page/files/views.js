@@ -96,7 +96,7 @@ function jobCells(job, now) {
   return [
     [el("a", { href: linkTo(job.uid) }, job.name), small(`${job.namespace} · ${job.kind}`)],
     phase(job.phase),
-    roles(job.replicas),
+    roles(job.finished ? {} : job.replicas),
     MOVING.includes(job.phase) && job.speed ? speed(job.speed) : NONE,
     number(job.step),
     goodput(job.goodput),
@@ -166,7 +166,7 @@ export function pages(what, { offset, limit, total, go }) {
 /** One job: its state, the reason, its history and its plans. */
 export function jobView({ job, points, plans, now }) {
   const facts = [
-    ["Replicas ready", roles(job.replicas)],
+    ["Replicas ready", roles(job.finished ? {} : job.replicas)],
     ["Speed", MOVING.includes(job.phase) && job.speed ? `${speed(job.speed)} steps/s` : NONE],
     ["Step", number(job.step)],
     ["Goodput", goodput(job.goodput)],

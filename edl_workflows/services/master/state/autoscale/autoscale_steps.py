@@ -185,9 +185,22 @@ def settle_autoscaling(state: JobState, now: float) -> None:
     if state.autoscaling.shown is not None and not scales_itself(state):
         # The master no longer decides; a plan under way continues.
         state.autoscaling = replace(state.autoscaling, shown=None)
+    _withdraw_old_advice(state)
     _follow_open_plan(state, now)
     if state.settings.optimizing.allowed and scales_itself(state):
         _shrink_pending(state, now)
+
+
+def _withdraw_old_advice(state: JobState) -> None:
+    """While a plan of somebody else changes the job, withdraw the advice for its former size: it would
+    contradict what was just chosen. The next advice is measured with the new size."""
+    shown, about = state.autoscaling.shown, state.autoscaling
+    if state.plan is None or about.open is not None or shown is None:
+        return
+    if shown.replica_resource_specs or shown.migrate_pods:
+        notes = [f"ScalePlan {state.plan.name} changes the job"]
+        none = {"replica_resource_specs": {}, "migrate_pods": [], "reasons": {}, "notes": notes}
+        state.autoscaling = replace(about, shown=shown.model_copy(update=none))
 
 
 def note_refused_plan(state: JobState, number: int, reason: str, now: float) -> None:

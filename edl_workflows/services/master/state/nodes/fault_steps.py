@@ -37,6 +37,29 @@ def end_node(
     )
 
 
+def end_lost_nodes(state: JobState, now: float) -> None:
+    """End the nodes on lost machines, long before the time of their agents' heartbeats is over.
+
+    A deleted pod whose end nobody confirms in time is lost, even if its agent still answers: the machine has
+    only lost its kubelet, and the pod ends as soon as that is back.
+    """
+    limit = state.settings.timeouts.unreachable
+    for node in state.nodes:
+        loss = state.volatile.losses.get(str(node))
+        if loss is None or node.status.final:
+            continue
+        reason = ""
+        if loss.gone_at is not None and now >= loss.gone_at:
+            reason = "its pod was deleted, and its machine does not confirm the end"
+        elif loss.unreachable_since is not None:
+            seen = state.volatile.last_seen.get(str(node), loss.unreachable_since)
+            silent = now - max(seen, loss.unreachable_since)
+            if silent > limit:
+                reason = f"neither its machine nor its agent has answered for {silent:.0f} s"
+        if reason:
+            end_node(state, node, NodeStatus.FAILED, ExitReason.LOST, message=reason)
+
+
 def forget_processes(state: JobState, node: JobNode) -> None:
     state.shards.release_node(node.ref)
     state.versions = cluster_versions.forget_reports(state.versions, str(node))

@@ -15,7 +15,12 @@ from edl_workflows.services.master.state.nodes.registry import (
     PodState,
 )
 
-_GIVEN_UP = (ExitReason.NO_HEARTBEAT, ExitReason.PENDING_TIMEOUT, ExitReason.EVALUATION_TIMEOUT)
+_GIVEN_UP = (
+    ExitReason.LOST,
+    ExitReason.NO_HEARTBEAT,
+    ExitReason.PENDING_TIMEOUT,
+    ExitReason.EVALUATION_TIMEOUT,
+)
 RETRY_SECONDS = 10.0
 """Delay before pods are requested again, after a request could not be carried out."""
 
@@ -49,11 +54,13 @@ def next_request(
     requests: PodRequests, registry: NodeRegistry, release_grace: float, now: float
 ) -> PodRequest | None:
     """The request that creates all pods that are newly needed and removes all that are no longer needed; None
-    if there are none, or if a request was refused a moment ago.
+    if there are none, or if a request was refused a moment ago. Replacements of a rank that is replaced again
+    and again wait until their time.
     """
     if now < requests.not_before:
         return None
-    create = [n for n in registry if n.live and n.status is NodeStatus.INITIAL and not n.asked]
+    wanted = [n for n in registry if n.live and n.status is NodeStatus.INITIAL and not n.asked]
+    create = [node for node in wanted if node.not_before <= now]
     remove = [n for n in registry if not n.removal_asked and _to_remove(n, release_grace, now)]
     if not create and not remove:
         return None
@@ -80,6 +87,8 @@ def refuse_request(requests: PodRequests, number: int, now: float) -> PodRequest
 
 
 def _to_remove(node: JobNode, release_grace: float, now: float) -> bool:
+    if node.pod is PodState.OUTLIVED:
+        return True
     if node.pod not in (PodState.THERE, PodState.ENDED):
         return False
     if node.released:

@@ -40,6 +40,8 @@ class PodState(StrEnum):
     THERE = "there"
     ENDED = "ended"
     """Its containers ended; the object still exists."""
+    OUTLIVED = "outlived"
+    """Its own container ended; another one still runs until the pod is removed."""
     GONE = "gone"
 
 
@@ -51,12 +53,20 @@ class ExitReason(StrEnum):
 
     SUCCEEDED = "Succeeded"
     KILLED = "Killed"
+    SIGNAL = "KilledBySignal"
+    """Not in DLRover, which counts it as Killed: nobody who runs the job sent the signal."""
+    INIT = "InitContainerFailed"
+    """Not in DLRover, which sees only a pod's first container."""
+    REFUSED = "PodRefused"
+    """Not in DLRover: its machine can't run the pod, and neither can another."""
     OOM = "OOMKilled"
     FATAL = "FatalError"
     HARDWARE = "HardwareError"
     UNKNOWN = "UnknownError"
     CHECKPOINT = "CheckpointFailed"
     """Not in DLRover: the last checkpoint of its training could not be saved."""
+    LOST = "NodeLost"
+    """Not in DLRover, which waits for the agent's heartbeats: its machine is lost."""
     NO_HEARTBEAT = "NoHeartBeat"
     PENDING_TIMEOUT = "PendingTimeout"
     PREPARE_TIMEOUT = "PrepareTimeout"
@@ -91,6 +101,9 @@ class JobNode:
         waiting: whether its agent waits for the next version, because its training process ended after its
             version lost a member.
         why: reason for its size, where it differs from its predecessor's; else "".
+        replacements: how many replacements of this rank there were in a row, this node included, whatever
+            ended the others (`core.backoff.count_replacements`).
+        not_before: Unix seconds before which its pod is not requested; 0 if it may be at once.
     """
 
     type: NodeType
@@ -113,6 +126,8 @@ class JobNode:
     asked: bool = False
     removal_asked: bool = False
     why: str = ""
+    replacements: int = 0
+    not_before: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.type}-{self.id}"

@@ -7,25 +7,33 @@ except that an Allreduce job does not relaunch after fatal errors.
 import math
 from dataclasses import dataclass, field, replace
 
+from edl_workflows.core.backoff import FREE_REPLACEMENTS, count_replacements, replacement_pause
 from edl_workflows.core.jobs.scale_plan.model import NodeResource
 from edl_workflows.core.kubernetes import names
-from edl_workflows.core.protocol.nodes import CHECKPOINT_EXIT_CODE
+from edl_workflows.core.protocol.nodes import CHECKPOINT_EXIT_CODE, ExitReport
+from edl_workflows.core.protocol.reported_text import find_cause
 from edl_workflows.core.scaling.dlrover.bounds import size_range
 from edl_workflows.core.scaling.dlrover.recovery import advise_oom_recovery
 from edl_workflows.core.scaling.dlrover.resources import OptimizerJob
 from edl_workflows.services.master.state.nodes.registry import ExitReason, JobNode
 from edl_workflows.services.master.state.settings import JobSettings
 
-MAX_LAST_LINE = 500
-"""Characters of a process's last line in the job's message."""
+TOLD_TO_END = 143
+"""Exit code of a program that ended on SIGTERM."""
+MAX_CAUSE = 500
+"""Characters of the cause of a process's end in the job's message."""
 
-_TAKEN_AWAY = frozenset({"", "Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated"})
-"""`status.reason` of pods that ended without an exit code and through no fault of their own."""
 
+def describe_cause(output: str, reason: str, code: int | None) -> str:
+    """Why a process ended, from its output or what was said of it; "" if that doesn't tell.
 
-def last_line(output: str) -> str:
-    """The last line of a process's output: usually its error."""
-    return output.strip().rsplit("\n", 1)[-1][:MAX_LAST_LINE]
+    Args:
+        output: the end of the output, or a sentence.
+        reason: an `ExitReason`.
+        code: the exit code, if there was one.
+    """
+    unsaid = reason in (ExitReason.SIGNAL, ExitReason.OOM)
+    return "" if unsaid else find_cause(output, None if reason == ExitReason.KILLED else code)[:MAX_CAUSE]
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,7 @@ class ExitRule:
         budget: whether a replacement uses up the node's budget.
         always_only: whether the node is replaced only under restartPolicy Always.
         more_memory: whether the replacement gets more memory (`advise_oom_recovery`).
+        never: whether the node is never replaced, since its replacement would end like it.
     """
 
     when: str
@@ -45,14 +54,20 @@ class ExitRule:
     budget: bool = True
     always_only: bool = False
     more_memory: bool = False
+    never: bool = False
 
 
 RULES: dict[ExitReason, ExitRule] = {
     ExitReason.KILLED: ExitRule(
-        "told to end, killed, evicted, preempted, or its pod or machine was removed",
-        (137, 143),
-        budget=False,
+        "told to end, evicted, preempted, or its pod or machine was removed", budget=False
     ),
+    ExitReason.SIGNAL: ExitRule(
+        "killed by a signal that nobody who runs the job sent: by the program itself, or by the kernel of a "
+        "machine without memory",
+        (137, 143),
+    ),
+    ExitReason.INIT: ExitRule("one of its init containers failed"),
+    ExitReason.REFUSED: ExitRule("its machine can't run the pod, and neither can another", never=True),
     ExitReason.OOM: ExitRule("it ran out of memory", (247,), more_memory=True),
     ExitReason.FATAL: ExitRule(
         "the program's own fault: an uncaught error, or abort()", (1, 134), always_only=True
@@ -62,6 +77,11 @@ RULES: dict[ExitReason, ExitRule] = {
         "its training is finished, and the last checkpoint could not be saved", (CHECKPOINT_EXIT_CODE,)
     ),
     ExitReason.UNKNOWN: ExitRule("any other exit, and the restart of a container that holds the model"),
+    ExitReason.LOST: ExitRule(
+        "its machine is lost: nobody confirms the end of its deleted pod, or neither the machine nor the "
+        "agent answers",
+        budget=False,
+    ),
     ExitReason.NO_HEARTBEAT: ExitRule("its agent was silent for too long"),
     ExitReason.PENDING_TIMEOUT: ExitRule(
         "it replaces another node and was pending for longer than restartTimeout"
@@ -84,13 +104,27 @@ RULES: dict[ExitReason, ExitRule] = {
 _BY_CODE = {0: ExitReason.SUCCEEDED} | {code: reason for reason, rule in RULES.items() for code in rule.codes}
 
 
-def exit_reason(code: int | None, pod_reason: str = "") -> ExitReason:
-    """Why a node ended, from its exit code and the reason that Kubernetes gives."""
+def exit_reason(code: int | None, pod_reason: str = "", *, asked: bool = False) -> ExitReason:
+    """Why a node ended.
+
+    Args:
+        code: its exit code; None if there is none.
+        pod_reason: the reason that Kubernetes gives.
+        asked: whether its agent was told to end, or its pod was deleted, evicted or preempted, or lost its
+            machine.
+    """
     if pod_reason == "OOMKilled":
         return ExitReason.OOM
-    if code is None:
-        return ExitReason.KILLED if pod_reason in _TAKEN_AWAY else ExitReason.UNKNOWN
-    return _BY_CODE.get(code, ExitReason.UNKNOWN)
+    if asked and code in (None, *RULES[ExitReason.SIGNAL].codes):
+        return ExitReason.KILLED
+    return ExitReason.UNKNOWN if code is None else _BY_CODE.get(code, ExitReason.UNKNOWN)
+
+
+def reported_reason(report: ExitReport) -> ExitReason:
+    """Why a training process ended, as its agent reports it."""
+    # An agent that does not say whether it was told to end reports this code when it was.
+    asked = report.code == TOLD_TO_END if report.asked is None else report.asked
+    return exit_reason(report.code, asked=asked)
 
 
 @dataclass(frozen=True)
@@ -121,8 +155,10 @@ def decide_replacement(
     assert node.exit_reason is not None
     rule = RULES[node.exit_reason]
     end = f"{node} ended with {node.exit_reason}" + (f" ({node.exit_code})" if node.exit_code else "")
-    if last := last_line(node.message):
-        end += f": {last}"
+    if cause := describe_cause(node.message, node.exit_reason, node.exit_code):
+        end += f": {cause}"
+    if rule.never:
+        return ReplacementDecision(refused=f"{end}; it is not replaced, because its pod can't run anywhere")
     role = settings.roles[node.type]
     if rule.always_only and not role.restart_always:
         return ReplacementDecision(
@@ -157,6 +193,25 @@ def _more_memory(node: JobNode, job: OptimizerJob) -> NodeResource | str:
     if memory is None:
         return "; ".join(advice.notes)
     return node.resource.model_copy(update={"memory": f"{math.floor(memory)}Mi"})
+
+
+def pace_successor(node: JobNode, successor: JobNode, now: float) -> JobNode:
+    """The successor, whose pod is not requested too soon after that of the node, whatever ended the node."""
+    return replace(
+        successor,
+        replacements=count_replacements(node.replacements, now - node.since),
+        not_before=node.since + replacement_pause(node.replacements),
+    )
+
+
+def describe_paced(node: JobNode) -> str:
+    """The warning about a rank whose nodes are replaced again and again; "" for any other."""
+    if node.replacements <= FREE_REPLACEMENTS or not node.live:
+        return ""
+    return (
+        f"rank {node.rank} of {node.type} was replaced {node.replacements} times in a row (status.restarts); "
+        f"{node} is followed {replacement_pause(node.replacements):.0f} s after its creation at the earliest"
+    )
 
 
 MAX_RECENT = 20

@@ -10,7 +10,7 @@ from edl_workflows.core.protocol.nodes import PresenceReport, StackReport
 from edl_workflows.core.protocol.training import StepReport
 from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.messages import find_node
-from edl_workflows.services.master.state.nodes import hang
+from edl_workflows.services.master.state.nodes import hang, leaving_steps
 from edl_workflows.services.master.state.nodes.absence import Absence, MemberSign, find_absence
 from edl_workflows.services.master.state.nodes.fault_steps import end_node
 from edl_workflows.services.master.state.nodes.hang_report import HangReport, NodeStacks
@@ -76,15 +76,24 @@ def late_members(state: JobState, now: float) -> Absence | None:
 def find_hang(state: JobState, now: float) -> None:
     """Check whether training progresses, and act if it does not."""
     fault_tolerance = state.settings.fault_tolerance
-    rules = hang.HangRules(
-        fault_tolerance.hang_timeout_seconds, fault_tolerance.hang_action, fault_tolerance.max_restarts
-    )
+    timeout = fault_tolerance.hang_timeout_seconds
+    if timeout and not _has_stepped(state):
+        timeout = fault_tolerance.first_step_timeout_seconds
+    rules = hang.HangRules(timeout, fault_tolerance.hang_action, fault_tolerance.max_restarts)
     seen = hang.watch_progress(state.hangs, state.volatile.moved, _progress_marker(state), rules, now)
     state.hangs, state.volatile.moved, step = seen
     if step is hang.HangStep.FOUND:
         state.volatile.hang_report = HangReport(state.hangs.dump, now)
     if step is hang.HangStep.RESTART:
         _restart_hanging(state, now)
+
+
+def _has_stepped(state: JobState) -> bool:
+    """Whether the active version has made a step, or the program trains without reporting any."""
+    active = state.versions.active
+    if active is None or state.versions.trained >= active.number:
+        return True
+    return not state.versions.trained and state.shards.records_answered > 0
 
 
 def _restart_hanging(state: JobState, now: float) -> None:
@@ -134,7 +143,7 @@ def _progress_marker(state: JobState) -> tuple[object, ...] | None:
     """
     active, change, newest = state.versions.active, state.versions.change, state.checkpoints.newest
     changing = change is not None and change.cause is not ChangeCause.MEMBERSHIP
-    if active is None or changing or not state.trainers:
+    if active is None or changing or not state.trainers or leaving_steps.is_pausing(state):
         return None
     if not (state.versions.trained or active.members):
         return None

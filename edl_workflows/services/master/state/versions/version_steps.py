@@ -29,9 +29,12 @@ def replace_lost_node(state: JobState, node: JobNode, now: float) -> None:
     if job is not None:
         state.volatile.statistics.ooms += [ill for ill in job.nodes if ill.oom]
     decision = relaunch.decide_replacement(node, state.settings, job)
-    if str(node) not in state.volatile.taken_by_suspension:
-        last, replaced = relaunch.last_line(node.message), decision.resource is not None
-        state.restarted(str(node), node.exit_reason or "", last, now, replaced=replaced)
+    suspended = str(node) in state.volatile.taken_by_suspension
+    if not suspended:
+        cause = relaunch.describe_cause(node.message, node.exit_reason or "", node.exit_code)
+        cause = cause or (f"exit code {node.exit_code}" if node.exit_code else "")
+        replaced = decision.resource is not None
+        state.restarted(str(node), node.exit_reason or "", cause, now, replaced=replaced)
     if decision.resource is None:
         state.nodes.change(node, given_up=decision.refused)
         return
@@ -39,7 +42,7 @@ def replace_lost_node(state: JobState, node: JobNode, now: float) -> None:
     if decision.resource != node.resource:
         reason = f"{node} ran out of memory; {fresh} gets {decision.resource.memory}"
         fresh = replace(fresh, why=reason)
-    state.nodes.replace_by(node, fresh)
+    state.nodes.replace_by(node, fresh if suspended else relaunch.pace_successor(node, fresh, now))
 
 
 def advance_versions(state: JobState, now: float) -> None:

@@ -52,6 +52,19 @@ def test_a_job_grows_by_a_plan_of_its_own() -> None:
     assert f"{FIRST} was carried out" in shown_plan(job).notes[0]
 
 
+def test_advice_for_a_size_that_a_pipeline_changes_is_withdrawn() -> None:
+    """When somebody's plan changes the job, advice for the former size goes: it would be printed against what
+    was just chosen. The next advice is measured with the new size."""
+    job = autoscaled_job(make_settings(SHOWN_ONLY))
+    pass_time(job, 250)
+    assert shown_plan(job).replica_resource_specs["worker"].replicas == 3
+    wanted = {"worker": ReplicaResourceSpec(replicas=2)}
+    job.submit("scale", ScalePlanSpec(owner_job="job", replica_resource_specs=wanted))
+    job.calm(1)
+    assert shown_plan(job).replica_resource_specs == {}
+    assert shown_plan(job).notes == ["ScalePlan scale changes the job"]
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

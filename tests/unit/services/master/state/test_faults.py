@@ -45,7 +45,8 @@ class HangingWorld(SimulatedCollectiveJob):
 
 def _settings(nodes: str = "ps=2,worker=2", **said: Any) -> JobSettings:
     timeouts = Timeouts(verdict=0.0, pending=60.0)
-    tolerance = FaultTolerance(hang_timeout_seconds=HANG_SECONDS, **said)
+    both = {"hang_timeout_seconds": HANG_SECONDS, "first_step_timeout_seconds": HANG_SECONDS}
+    tolerance = FaultTolerance(**both | said)
     return JobSettings("job", "default", parse_nodes(nodes), timeouts=timeouts, fault_tolerance=tolerance)
 
 
@@ -76,6 +77,21 @@ def test_a_hang_is_told_to_agents_first() -> None:
     job.calm(2)
     assert job.published.directive.dump == ""
     assert _status(job)["warnings"] == []
+
+
+def test_first_step_of_a_version_has_its_own_limit() -> None:
+    """A first step that compiles for longer than later steps may take is no hang; its own limit holds in each
+    version, and with 0 there is none."""
+    for limit, found in ((4 * HANG_SECONDS, ""), (0, ""), (HANG_SECONDS, "hang-1")):
+        job = HangingJob(_settings(first_step_timeout_seconds=limit), 10_000)
+        job.hung = frozenset({1})
+        job.calm(5 + 2 * HANG_SECONDS)
+        assert job.published.directive.dump == found
+        job.hung = frozenset()
+        job.calm(3)
+        job.hung = frozenset({1})
+        job.calm(HANG_SECONDS + 3)
+        assert job.published.directive.dump, "later steps have the shorter limit"
 
 
 def test_hung_processes_are_restarted_together_and_lose_nothing() -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 
+from edl_workflows.core.jobs.elastic_job.separate_copies import NO_GROUP
 from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanSpec
-from edl_workflows.core.protocol.nodes import NodeRef, ProcessReport, ProcessState
+from edl_workflows.core.protocol.nodes import ExitReport, Heartbeat, NodeRef, ProcessReport, ProcessState
 from edl_workflows.pipelines.waiting.outputs import MAX_WARNING
 from edl_workflows.services.master.standalone import parse_nodes
 from edl_workflows.services.master.state import messages, views
@@ -130,3 +131,35 @@ def test_an_old_agent_says_nothing() -> None:
         {"node": {"type": "worker", "id": 0}, "version": 1, "state": "training"}
     )
     assert report.own_copy is False
+
+
+@pytest.mark.parametrize("connected", [False, True])
+def test_what_agents_see_of_programs_without_the_library(connected: bool) -> None:
+    """An agent's observation counts, in a heartbeat and at the end of a process, until it sees the opposite.
+    A program that uses the library speaks for itself."""
+    job = made()
+    job.state.connected = connected
+
+    def beat(number: int, own_copy: bool | None) -> None:
+        node = job.state.nodes.find("worker", number)
+        assert node is not None
+        beat = Heartbeat(
+            node=NodeRef(type="worker", id=number), incarnation=node.incarnation, own_copy=own_copy
+        )
+        messages.record_heartbeat(job.state, beat, job.now)
+
+    beat(0, own_copy=True)
+    beat(1, own_copy=None)
+    assert warnings(job) == []
+    beat(1, own_copy=True)
+    beat(1, own_copy=None)
+    assert warnings(job) == ([] if connected else [NO_GROUP])
+    beat(1, own_copy=False)
+    assert warnings(job) == []
+    node = job.state.nodes.find("worker", 1)
+    assert node is not None
+    report = ExitReport(
+        node=NodeRef(type="worker", id=1), incarnation=node.incarnation, version=1, code=0, own_copy=True
+    )
+    messages.decide_exit(job.state, report, job.now)
+    assert warnings(job) == ([] if connected else [NO_GROUP])

@@ -6,16 +6,22 @@ from typing import Any
 import pytest
 
 from edl_workflows.core.jobs.scale_plan.model import NodeResource
+from edl_workflows.core.protocol.nodes import ExitReport, NodeRef
 from edl_workflows.services.master.state.autoscale.autoscale_steps import job_with_oom
 from edl_workflows.services.master.state.job import JobState
+from edl_workflows.services.master.state.nodes.pod_requests import PodRequests, next_request
 from edl_workflows.services.master.state.nodes.registry import ExitReason, JobNode, NodeStatus
 from edl_workflows.services.master.state.nodes.relaunch import (
     RULES,
     ReplacementDecision,
     decide_replacement,
+    describe_paced,
     exit_reason,
+    pace_successor,
+    reported_reason,
 )
 from edl_workflows.services.master.state.settings import JobSettings, RoleSettings
+from edl_workflows.services.master.state.transitions import settle_job
 
 GIB = 2.0**30
 
@@ -45,27 +51,79 @@ def _decide(node: JobNode, settings: JobSettings) -> ReplacementDecision:
 
 
 @pytest.mark.parametrize(
-    ("code", "pod_reason", "expected"),
+    ("code", "pod_reason", "asked", "expected"),
     [
-        (0, "", ExitReason.SUCCEEDED),
-        (1, "Error", ExitReason.FATAL),
-        (134, "", ExitReason.FATAL),
-        (137, "Error", ExitReason.KILLED),
-        (143, "", ExitReason.KILLED),
-        (137, "OOMKilled", ExitReason.OOM),
-        (247, "", ExitReason.OOM),
-        (14, "", ExitReason.HARDWARE),
-        (201, "", ExitReason.HARDWARE),
-        (202, "", ExitReason.HARDWARE),
-        (2, "", ExitReason.UNKNOWN),
-        (None, "", ExitReason.KILLED),
-        (None, "Evicted", ExitReason.KILLED),
-        (None, "StartError", ExitReason.UNKNOWN),
+        (0, "", False, ExitReason.SUCCEEDED),
+        (1, "Error", False, ExitReason.FATAL),
+        (134, "", False, ExitReason.FATAL),
+        (137, "Error", False, ExitReason.SIGNAL),
+        (143, "", False, ExitReason.SIGNAL),
+        (137, "Error", True, ExitReason.KILLED),
+        (143, "", True, ExitReason.KILLED),
+        (137, "OOMKilled", True, ExitReason.OOM),
+        (247, "", False, ExitReason.OOM),
+        (14, "", False, ExitReason.HARDWARE),
+        (201, "", False, ExitReason.HARDWARE),
+        (202, "", True, ExitReason.HARDWARE),
+        (2, "", False, ExitReason.UNKNOWN),
+        (1, "", True, ExitReason.FATAL),
+        (None, "", False, ExitReason.UNKNOWN),
+        (None, "Evicted", True, ExitReason.KILLED),
+        (None, "StartError", False, ExitReason.UNKNOWN),
     ],
 )
-def test_reason_of_an_exit(code: int | None, pod_reason: str, expected: ExitReason) -> None:
-    """The exit code and the container's reason decide why a node ended, with the rules of upstream."""
-    assert exit_reason(code, pod_reason) is expected
+def test_reason_of_an_exit(code: int | None, pod_reason: str, asked: bool, expected: ExitReason) -> None:
+    """The exit code, the container's reason and whether anybody asked for the end decide why a node ended,
+    with the rules of upstream, except that a signal that nobody sent is the node's own fault."""
+    assert exit_reason(code, pod_reason, asked=asked) is expected
+
+
+@pytest.mark.parametrize(
+    ("code", "asked", "expected"),
+    [
+        (137, False, ExitReason.SIGNAL),
+        (143, False, ExitReason.SIGNAL),
+        (143, True, ExitReason.KILLED),
+        (143, None, ExitReason.KILLED),
+        (137, None, ExitReason.SIGNAL),
+        (1, True, ExitReason.FATAL),
+    ],
+)
+def test_an_agent_knows_whether_it_was_told_to_end(
+    code: int, asked: bool | None, expected: ExitReason
+) -> None:
+    """A process that SIGKILL ended without the agent's doing uses the budget; an agent of the version before,
+    which does not say, reports 143 when it was told."""
+    report = ExitReport(node=NodeRef(type="worker", id=0), incarnation="i", version=1, code=code, asked=asked)
+    assert reported_reason(report) is expected
+
+
+def test_a_program_that_kills_itself_uses_its_budget() -> None:
+    """A rank whose process dies by SIGKILL each time is not replaced for ever."""
+    node, settings = _node(ExitReason.SIGNAL), _settings()
+    for _ in range(3):
+        decision = _decide(node, settings)
+        assert decision.resource is not None
+        node = replace(node, relaunches=decision.relaunches)
+    assert "its budget of 3 replacements" in _decide(node, settings).refused
+
+
+def test_nodes_that_are_taken_away_again_and_again_are_paced() -> None:
+    """Replacements that use no budget come at once three times in a row, then 10, 20, 40 … 300 s after their
+    predecessors, and the job's status warns. After a node that lived for ten minutes the count begins
+    anew."""
+    node, gaps = _node(ExitReason.KILLED), []
+    for _ in range(12):
+        successor = replace(node, id=node.id + 1, status=NodeStatus.INITIAL, exit_reason=None)
+        successor = pace_successor(node, successor, node.since + 1.0)
+        gaps.append(max(1.0, successor.not_before - node.since))
+        node = replace(successor, since=node.since + gaps[-1])
+
+    assert gaps == [1, 1, 1, 10, 20, 40, 80, 160, 300, 300, 300, 300]
+    assert "rank 1 of worker was replaced 12 times in a row" in describe_paced(node)
+    steady = pace_successor(node, node, node.since + 600.0)
+    assert (steady.replacements, steady.not_before <= node.since + 600.0) == (1, True)
+    assert describe_paced(steady) == ""
 
 
 @pytest.mark.parametrize(
@@ -73,6 +131,11 @@ def test_reason_of_an_exit(code: int | None, pod_reason: str, expected: ExitReas
     [
         (ExitReason.KILLED, 0, False, True, False),
         (ExitReason.KILLED, 99, False, True, False),
+        (ExitReason.SIGNAL, 0, False, True, True),
+        (ExitReason.SIGNAL, 3, True, False, False),
+        (ExitReason.INIT, 0, False, True, True),
+        (ExitReason.INIT, 3, False, False, False),
+        (ExitReason.REFUSED, 0, True, False, False),
         (ExitReason.UNKNOWN, 0, False, True, True),
         (ExitReason.UNKNOWN, 3, False, False, False),
         (ExitReason.HARDWARE, 2, False, True, True),
@@ -88,8 +151,8 @@ def test_reason_of_an_exit(code: int | None, pod_reason: str, expected: ExitReas
 def test_who_is_replaced(
     reason: ExitReason, relaunches: int, always: bool, replaced: bool, counted: bool
 ) -> None:
-    """Killed nodes are always replaced at no cost, nodes with fatal errors only under Always, and all others
-    within the budget."""
+    """Nodes that were told to end are always replaced at no cost, nodes with fatal errors only under Always,
+    nodes that can't run anywhere never, and all others within the budget."""
     decision = _decide(_node(reason, relaunches), _settings(restart_always=always))
     assert (decision.resource is not None) is replaced
     assert bool(decision.refused) is not replaced
@@ -174,3 +237,18 @@ def test_every_reason_but_success_has_a_rule() -> None:
     assert set(RULES) == set(ExitReason) - {ExitReason.SUCCEEDED}
     codes = [code for rule in RULES.values() for code in rule.codes]
     assert len(codes) == len(set(codes))
+
+
+def test_a_paced_node_asks_for_its_pod_when_its_time_has_come() -> None:
+    """Until then it is not pending either, so no time-out for pending pods ends the job."""
+    state = JobState(_settings(), watches_pods=True)
+    state.nodes.add(replace(_node(ExitReason.KILLED), status=NodeStatus.INITIAL, not_before=50.0))
+    registry = state.nodes
+
+    assert next_request(PodRequests(), registry, 30.0, 49.0) is None
+    request = next_request(PodRequests(), registry, 30.0, 50.0)
+    assert request is not None
+    assert request.create == (("worker", 7),)
+    state.volatile.pending_since = {"worker-7": 1.0}
+    settle_job(state, 49.0)
+    assert state.volatile.pending_since["worker-7"] == 49.0

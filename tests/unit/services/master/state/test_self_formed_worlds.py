@@ -4,10 +4,18 @@ group from the environment, and exits.
 
 import pytest
 
+from edl_workflows.core.exceptions import ConflictError
 from edl_workflows.core.kubernetes import names
-from edl_workflows.core.protocol.nodes import CLUSTER_LOST_EXIT_CODE, Directive, ProcessReport, ProcessState
+from edl_workflows.core.protocol.nodes import (
+    CLUSTER_LOST_EXIT_CODE,
+    Directive,
+    NodeRef,
+    ProcessReport,
+    ProcessState,
+)
+from edl_workflows.core.protocol.training import StepReport
 from edl_workflows.services.master.standalone import parse_nodes
-from edl_workflows.services.master.state import messages
+from edl_workflows.services.master.state import messages, views
 from edl_workflows.services.master.state.nodes.registry import ExitReason, JobNode
 from edl_workflows.services.master.state.settings import JobSettings, RendezvousLimits, Timeouts
 from tests.unit.services.master.simulated_collective_job import SimulatedCollectiveJob
@@ -198,3 +206,31 @@ def test_a_program_that_connects_must_get_ready_in_time() -> None:
     assert job.state.restarts.counts == {}
     job.calm(20)
     assert job.state.restarts.counts == {"PrepareTimeout": 2}
+
+
+def test_progress_of_a_program_that_does_not_use_the_library() -> None:
+    """A program that only reports its steps shows progress and metrics, and stays one that can't be asked
+    to stop. Reports for another group are rejected."""
+    job = job_of(2)
+    version, _ = job.group()
+    for step in (1, 2, 3):
+        job.calm(1)
+        report = StepReport(
+            node=NodeRef(type="worker", id=0),
+            version=version,
+            step=step,
+            time=job.now,
+            first_step_time=job.now - step,
+            loss=0.5,
+            metrics={"accuracy": 0.9},
+        )
+        messages.record_step_report(job.state, report)
+    progress = views.job_status(job.state, job.now)["progress"]
+    assert (progress["step"], progress["metrics"]) == (3, {"accuracy": 0.9, "loss": 0.5})
+    assert not job.state.connected
+    assert job.state.self_formed is not None
+    with pytest.raises(ConflictError):
+        messages.record_step_report(job.state, report.model_copy(update={"version": version + 1}))
+    job.ends(0)
+    job.ends(1)
+    assert job.over()

@@ -1,0 +1,85 @@
+"""Jobs that another operator of their kind runs, such as Kubeflow's: they are left alone until a user hands
+them over. Pure.
+
+The other operator's pods have the names, the owner and the labels that ours have, so a decision would replace
+them, and the other operator ours. What tells them apart is `Kind.made_here`.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from edl_workflows.core.jobs import manifests
+from edl_workflows.core.jobs.actions import Actions, Event, Manifest
+from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes.objects import Condition
+
+LEFT_ALONE = "LeftAlone"
+"""The type of the condition that is True while a job is left alone."""
+REASON = "PodsOfAnotherOperator"
+_TAKEN_OVER = "TakenOver"
+
+
+def is_left_alone(job: Manifest) -> bool:
+    """Whether a job is left alone, as its status says. It stays so while the other operator replaces pods,
+    and has none."""
+    return not _handed_over(job) and _condition(job).get("status") == "True"
+
+
+def leave_alone(job: Manifest, foreign: Sequence[Manifest], now: datetime) -> Actions | None:
+    """The decision about a job that another operator runs, and about one that was just handed over; None for
+    any other job.
+
+    Args:
+        job: the job as it is stored.
+        foreign: its pods, if another operator made all of them.
+        now: the time.
+    """
+    before = _condition(job).get("status")
+    if _handed_over(job):
+        return _record(job, "False", _TAKEN_OVER, "", now) if before == "True" else None
+    if before == "True":
+        return Actions()
+    if not foreign:
+        return None
+    message = (
+        f"another operator made pod {manifests.name_of(foreign[0])}, so this controller leaves the job "
+        "alone. To hand the job over, stop the other operator and annotate the job with "
+        f"{names.TAKE_OVER_ANNOTATION}=true: its pods are then replaced"
+    )
+    return _record(job, "True", REASON, message, now)
+
+
+def _record(job: Manifest, status: Any, reason: str, message: str, now: datetime) -> Actions:
+    condition = Condition(
+        type=LEFT_ALONE,
+        status=status,
+        reason=reason,
+        message=message,
+        last_update_time=now,
+        last_transition_time=now,
+    )
+    others = [old for old in _conditions(job) if old.get("type") != LEFT_ALONE]
+    event = Event(
+        "Warning" if status == "True" else "Normal", reason, message or "this controller runs the job"
+    )
+    # The other operator writes the same list.
+    return Actions(
+        status={"conditions": [*others, condition.to_dict()]},
+        status_version=str(job["metadata"].get("resourceVersion", "")),
+        events=(event,),
+    )
+
+
+def _handed_over(job: Manifest) -> bool:
+    annotations = job["metadata"].get("annotations") or {}
+    return str(annotations.get(names.TAKE_OVER_ANNOTATION, "")).lower() == "true"
+
+
+def _condition(job: Manifest) -> Mapping[str, Any]:
+    return next((c for c in _conditions(job) if c.get("type") == LEFT_ALONE), {})
+
+
+def _conditions(job: Manifest) -> list[Mapping[str, Any]]:
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    return [c for c in conditions if isinstance(c, Mapping)]
