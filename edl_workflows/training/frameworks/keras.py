@@ -119,6 +119,25 @@ def fit(
         order = {"shuffle": shuffle, "seed": seed}
         return fit_with_servers(ends, build, (x, y), validation_data, {**records, **order})
     dataset = Dataset(len(y), batch_size, epochs, shuffle, seed, global_batch)
+    monitor = monitor or ("val_loss" if validation_data else "loss")
+    return _fit_mirrored(
+        job, build, (x, y), validation_data, dataset, options, callbacks, monitor=monitor, maximize=maximize
+    )
+
+
+def _fit_mirrored(
+    job: Job,
+    build: Callable[[], KerasModel],
+    records: tuple[Any, Any],
+    validation_data: tuple[Any, Any] | None,
+    dataset: Dataset,
+    options: TrainingOptions,
+    callbacks: Sequence[Any],
+    *,
+    monitor: str,
+    maximize: bool,
+) -> dict[str, list[float]]:
+    x, y = records
     built: list[KerasModel] = []
 
     def build_mirrored() -> MirroredModel:
@@ -130,13 +149,12 @@ def fit(
         parts.model.compile(
             optimizer=parts.optimizer, loss=parts.loss, metrics=list(parts.metrics), jit_compile=False
         )
-        monitor = monitor or ("val_loss" if validation_data else "loss")
         called = _Callbacks(parts.model, callbacks, run, monitor)
         history: dict[str, list[float]] = {}
         for epoch in run.epochs():
             called.begin(epoch)
             losses = [run.step([take_records(x, y, i) for i in mini_batches])[1] for mini_batches in run]
-            evaluate = partial(_evaluate, parts.model, losses, validation_data, batch_size)
+            evaluate = partial(_evaluate, parts.model, losses, validation_data, dataset.batch_size)
             logs = run.validate(evaluate, monitor, maximize=maximize)
             for name, value in logs.items():
                 history.setdefault(name, []).append(value)

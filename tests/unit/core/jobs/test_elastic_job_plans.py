@@ -88,8 +88,8 @@ def test_a_role_whose_pods_can_never_be_made_ends_the_job(servers_run: JobsNames
 
 def test_job_says_why_its_pod_can_never_be_made(worker_refused: JobsNamespace, plan: Make) -> None:
     """If the API server refuses a pod for good while others of its role run, its plan fails and the master
-    asks again and again. The job's message has the server's words all the while, one Event has them, and they go
-    when the pod is made."""
+    asks again and again. The job's message has the server's words all the while, one Event has them, and they
+    go when the pod is made."""
     for number in (2, 3):
         assert worker_refused.objects["ScalePlan", f"digits-scaleplan-{number - 1}"]["status"]["phase"] == (
             "Failed"
