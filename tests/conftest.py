@@ -96,7 +96,7 @@ _airflow_home = pytest.StashKey[str]()
 def pytest_configure(config: pytest.Config) -> None:
     """Airflow reads its settings when it is first imported, by whichever test: they must stand before. Agents
     as well."""
-    leaks.mark_processes()
+    leaks.mark_processes(worker=hasattr(config, "workerinput"))
     home = tempfile.mkdtemp(prefix="edl-airflow-")
     config.stash[_airflow_home] = home
     (Path(home) / "dags").mkdir()

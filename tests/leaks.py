@@ -33,8 +33,12 @@ _OLD_LOOP = "(run_forever)"
 """How the name of that thread ends in Airflow 3.0 and 3.1."""
 
 
-def mark_processes() -> None:
-    """Let every process that this one starts carry the run's mark, and end with it if it is killed."""
+def mark_processes(*, worker: bool) -> None:
+    """Let every process that this one starts carry the run's mark, and end with it if it is killed.
+
+    Args:
+        worker: whether this is a worker of xdist, which also ends with its run, and all that it started.
+    """
     global _mark  # noqa: PLW0603 - a process has one mark
     _mark = orphans.choose_mark()
     program = [sys.executable, "-I", "-S", str(Path(__file__).with_name("orphans.py"))]
@@ -46,7 +50,9 @@ def mark_processes() -> None:
         stderr=subprocess.DEVNULL,
         check=True,
     )
-    orphans.mark_process(_mark)  # after that program has started, which must not find itself
+    orphans.mark_process(
+        _mark, keep_outer=worker
+    )  # after that program has started, which must not find itself
 
 
 def _threads() -> set[threading.Thread]:

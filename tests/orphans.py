@@ -39,14 +39,21 @@ def choose_mark() -> int:
     return most - 1 - int.from_bytes(os.urandom(5))
 
 
-def mark_process(mark: int) -> None:
-    """Let this process, and all that it starts, carry a mark."""
-    resource.setrlimit(resource.RLIMIT_RSS, (mark, mark))
+def mark_process(mark: int, *, keep_outer: bool = False) -> None:
+    """Let this process, and all that it starts, carry a mark.
+
+    Args:
+        mark: the mark.
+        keep_outer: keep also the mark that this process carries already, as xdist's workers keep that of their
+            run: it stays the hard limit.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_RSS)
+    resource.setrlimit(resource.RLIMIT_RSS, (mark, hard if keep_outer else mark))
 
 
 def find_processes(mark: int) -> set[int]:
     """The living processes with the mark, but for this one."""
-    return {pid for pid in _pids() if pid != os.getpid() and _mark_of(pid) == mark and _is_alive(pid)}
+    return {pid for pid in _pids() if pid != os.getpid() and mark in _marks_of(pid) and _is_alive(pid)}
 
 
 def kill_processes(found: set[int]) -> None:
@@ -61,14 +68,13 @@ def _pids() -> list[int]:
     return [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal()]
 
 
-def _mark_of(pid: int) -> int | None:
-    """A process's mark, if it has one."""
+def _marks_of(pid: int) -> set[int]:
+    """A process's marks: its soft and its hard limit."""
     try:
         limits = (_PROC / str(pid) / "limits").read_text()
     except OSError:
-        return None
-    hard = limits.partition(_LIMIT)[2].split()[1:2]
-    return int(hard[0]) if hard and hard[0].isdecimal() else None
+        return set()
+    return {int(limit) for limit in limits.partition(_LIMIT)[2].split()[:2] if limit.isdecimal()}
 
 
 def _is_alive(pid: int) -> bool:

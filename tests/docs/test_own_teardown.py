@@ -13,7 +13,7 @@ from edl_workflows.operators import (
 
 
 def test_a_teardown_of_ones_own_has_a_watcher_behind_it() -> None:
-    """The watcher is the last teardown of `submit`, behind `cancel`, and only it may fail the run."""
+    """The watcher is the last teardown of `submit`, behind `cancel`; only it may fail the run."""
     with DAG("own-teardown", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)):
         submit = SubmitElasticJobOperator(task_id="submit", manifest={"kind": "ElasticJob"})
         train = EmptyOperator(task_id="train")

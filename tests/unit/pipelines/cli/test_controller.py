@@ -124,8 +124,9 @@ def test_options_reach_the_pods_of_di_jobs(server: ApiServerProcess) -> None:
     """Server address, domain, PriorityClass and default resources reach the pods of DIJobs."""
     port = free_port()
     process = _start(
-        server, port, "--di-server-url", "http://di:1", "--di-service-domain", "svc.example",
-        "--di-priority-classes", "high=urgent", "--di-job-resources", "cpu=250m",
+        server, port, "--kinds", "DIJob", "--di-server-url", "http://di:1",
+        "--di-service-domain", "svc.example", "--di-priority-classes", "high=urgent",
+        "--di-job-resources", "cpu=250m",
     )  # fmt: skip
     cluster, node = server.cluster(), {"kubernetes.io/hostname": "a"}
     try:
