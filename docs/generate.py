@@ -33,6 +33,7 @@ from edl_workflows.core.protocol.routes import ROUTES, Route
 from edl_workflows.core.scaling.policies import POLICIES
 from edl_workflows.operators.base import StageOperator, StageTask
 from edl_workflows.operators.cluster import ClusterTask
+from edl_workflows.operators.retries import RepeatableTask
 from edl_workflows.pipelines.argo.lint import schema as argo_schema
 from edl_workflows.pipelines.argo.lint.rules import RULES as LINT_RULES
 from edl_workflows.pipelines.cli.root import EXIT_CODES, app
@@ -257,6 +258,7 @@ def airflow_page() -> str:
         f"## {title}\n\n{arguments(shared)}"
         for title, shared in (
             ("Arguments of all operators and sensors", ClusterTask),
+            ("Further arguments of all but `ReapOrphanedJobsOperator`", RepeatableTask),
             ("Further arguments of all that wait", StageTask),
             ("Further arguments of all operators that change something", StageOperator),
         )

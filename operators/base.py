@@ -44,6 +44,7 @@ from edl_workflows.core.exceptions import (
 from edl_workflows.operators.cluster import ClusterTask
 from edl_workflows.operators.lineage import LineageTask
 from edl_workflows.operators.rendered import rendered_field
+from edl_workflows.operators.retries import RepeatableTask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -60,8 +61,6 @@ attempt's result was delivered."""
 BACKSTOP = timedelta(seconds=60)
 """How much later than the trigger's deadline Airflow's own deadline is. Airflow's applies if no triggerer
 runs; Airflow checks it every 15 s."""
-REPEATS = 2
-REPEAT_DELAY = timedelta(seconds=10)
 KILL_SECONDS = 4.5
 """Time limit of a cancellation: a killed worker process gets SIGKILL 5 s after SIGTERM."""
 
@@ -70,15 +69,12 @@ WhenFinished = Literal["skip", "fail", "succeed"]
 """The result of a task if the job succeeds before the task has done its work."""
 
 
-class StageTask(LineageTask, ClusterTask):
+class StageTask(RepeatableTask, LineageTask, ClusterTask):
     """A task that runs one stage.
 
     Args:
         deferrable: wait in the triggerer; by default Airflow's ``[operators] default_deferrable``.
-        retries: Airflow's argument. Tasks that may be repeated without harm (sensors, and operators that
-            cancel or delete a job) are retried at least twice by default, others as often as Airflow says.
-        retry_delay: Airflow's argument; 10 s if ``retries`` of such a task is not given.
-        kwargs: arguments of `ClusterTask`.
+        kwargs: arguments of `RepeatableTask` and `ClusterTask`.
     """
 
     stage_name: ClassVar[str]
@@ -92,9 +88,6 @@ class StageTask(LineageTask, ClusterTask):
     final_errors: ClassVar[tuple[type[EdlError], ...]] = (JobFailedError,)
     """Errors that a retry of this task can't correct, because another task created the object."""
 
-    repeatable: ClassVar[bool] = False
-    """Whether the task may be repeated without harm. Airflow may fail any task for reasons of its own."""
-
     _ti: Any = None
     _killed_early = False
     link: str = ""
@@ -104,15 +97,8 @@ class StageTask(LineageTask, ClusterTask):
         self,
         *,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        retries: int | None = None,
-        retry_delay: timedelta | None = None,
         **kwargs: Any,
     ) -> None:
-        if retries is None and self.repeatable:
-            retries = max(REPEATS, conf.getint("core", "default_task_retries", fallback=0))
-            retry_delay = REPEAT_DELAY if retry_delay is None else retry_delay
-        given = {"retries": retries, "retry_delay": retry_delay}
-        kwargs |= {name: value for name, value in given.items() if value is not None}
         # Each output is also an XCom of its own, which ``submit.output["name"]`` reads.
         super().__init__(multiple_outputs=True, **kwargs)
         self.deferrable = deferrable
@@ -227,11 +213,16 @@ class StageTask(LineageTask, ClusterTask):
         thread, because the interrupted thread may hold locks.
         """
         if self._handle is None:
-            self._killed_early = True  # `execute` continues after this handler, and cancels what it creates
+            self._killed_early = True  # the task continues after this handler: `_catch_up_on_kill`
             return
         thread = threading.Thread(target=self._cancel_if_killed, name="on_kill", daemon=True)
         thread.start()
         thread.join(KILL_SECONDS)
+
+    def _catch_up_on_kill(self) -> None:
+        """When the stage has begun, do what `on_kill` could not do before."""
+        if self._killed_early:
+            self._cancel_if_killed()
 
     def _cancel_if_killed(self) -> None:
         from edl_workflows.airflow.hooks import kills
@@ -371,8 +362,7 @@ class StageOperator(StageTask):
         # it.
         with alarm_waits():
             handle = self.begin(context)
-        if self._killed_early:
-            self._cancel_if_killed()
+        self._catch_up_on_kill()
         self._store_state(context, handle, delivered=False)
         if handle.owner:
             self.report_job("RUNNING" if handle.uid == self._existing_uid else "START", self._ti)

@@ -7,6 +7,7 @@ from airflow.sdk import BaseOperator
 
 if TYPE_CHECKING:
     from edl_workflows.airflow.hooks.elastic_job import ElasticJobHook
+
 CLUSTER_FIELDS = ("namespace", "kubernetes_conn_id", "config_file", "cluster_context")
 """Template fields of all operators and sensors."""
 

@@ -37,7 +37,7 @@ class ScaleTask(ChangeTask):
 
 class DeletionTask(StageOperator):
     """A task that ends a job. As a teardown it runs whatever happened upstream, and needs no name: the jobs
-    of its setups carry owner annotations."""
+    of its setups are known by their XComs, or by owner annotations."""
 
     name: str
     kind: str
@@ -56,14 +56,14 @@ class DeletionTask(StageOperator):
         if self.name:
             return super().execute(context)
         with raised_for_airflow():
-            names = self._names_of_setups(context)
-        if not names:
-            self.log.info("The setups of this teardown have no %s: there is nothing to end", self.kind)
-            return {}
-        for self.name in names[:-1]:  # a setup has several only if the name in its manifest changed
-            with raised_for_airflow():
-                self.begin(context)
-        self.name = names[-1]
+            jobs = self._jobs_of_setups(context)
+            if not jobs:
+                self.log.info("The setups of this teardown have no job: there is nothing to end")
+                return {}
+            for job in jobs:
+                self.kind, self.namespace, self.name = job.kind, job.namespace, job.name
+                if job is not jobs[-1]:
+                    self.begin(context)
         return super().execute(context)
 
     def begin(self, context: "Context") -> "Handle":
@@ -75,26 +75,29 @@ class DeletionTask(StageOperator):
             self.report_deletion(running, context["ti"])
         return handle
 
-    def _names_of_setups(self, context: "Context") -> list[str]:
-        """The names of the jobs that the setups of this teardown created in this run.
+    def _jobs_of_setups(self, context: "Context") -> "list[Handle]":
+        """The jobs that the setups of this teardown created in this run.
 
         Raises:
             InvalidError: it is no teardown.
         """
-        from edl_workflows.pipelines.waiting import ownership
+        from edl_workflows.airflow.hooks.setup_jobs import SetupTask, list_setup_jobs
 
         setups = [task for task in self.upstream_list if task.is_setup]
         if not setups:
             raise InvalidError("name: a task that is no teardown of a submit needs the name of the job")
-        run = self.owner_of_task(context["ti"]).run
-        owners = []
-        for setup in setups:
-            # In a mapped group, each instance ends the jobs of its own index.
-            index = "" if setup.get_closest_mapped_task_group() is None else context["ti"].map_index
-            owners.append(f"{run}{setup.task_id}/{index}")
-        cluster = self.hook.cluster()
-        namespace = self.namespace or cluster.namespace
-        return ownership.names_of_owners(cluster, self.kind, namespace, owners)
+        ti, cluster = context["ti"], self.hook.cluster()
+        run = self.owner_of_task(ti).run
+        tasks = [SetupTask.of(setup, ti, run, self._index_of(setup, ti)) for setup in setups]
+        namespace, named = self.namespace or cluster.namespace, bool(self.hook.installation)
+        return list_setup_jobs(cluster, tasks, self.kind, namespace, named=named)
+
+    def _index_of(self, setup: Any, ti: Any) -> int | None:
+        """Map index of the setup's instance before this one; None for all instances of a mapped setup."""
+        group, own = setup.get_closest_mapped_task_group(), self.get_closest_mapped_task_group()
+        if group is not None and own is not None and group.group_id == own.group_id:
+            return int(ti.map_index)  # each instance of a mapped group ends the jobs of its own index
+        return -1 if group is None and not hasattr(setup, "partial_kwargs") else None
 
 
 class CancelTask(DeletionTask):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 class StageSensor(StageTask, BaseSensorOperator):
     """A sensor whose condition is the goal of a stage. One that is out of time, or whose job has failed, is
-    never retried."""
+    never retried; out of time is also one that ``execution_timeout`` interrupts within a poke."""
 
     repeatable: ClassVar[bool] = True
     final_errors: ClassVar[tuple[type[EdlError], ...]] = (JobFailedError, PlanFailedError)
@@ -54,12 +54,19 @@ class StageSensor(StageTask, BaseSensorOperator):
         from edl_workflows.pipelines.waiting.identity import Notify, notify_nobody
 
         notify: Notify = notify_nobody if self.deferrable else self.log.info  # a trigger logs itself
-        return GoalWait(self.begin(context), queue_deadline=self.queue_deadline(context), notify=notify)
+        handle = self.begin(context)
+        self._catch_up_on_kill()
+        return GoalWait(handle, queue_deadline=self.queue_deadline(context), notify=notify)
 
     def execute(self, context: "Context") -> Any:
-        """Poke like any sensor or, if deferrable, evaluate once and then wait in the triggerer. The smaller
-        of ``timeout`` and ``execution_timeout`` limits the wait."""
+        """Poke like any sensor or, if deferrable, evaluate once and then wait in the triggerer.
+
+        The smaller of ``timeout`` and ``execution_timeout`` limits the wait. But a sensor with
+        ``mode="reschedule"`` is executed anew for each poke, and Airflow limits each of these.
+        """
         self._ti = context["ti"]
+        if self.reschedule and not self.deferrable:
+            return super().execute(context)
         if self.execution_timeout is not None:
             self.timeout = min(self.timeout, self.execution_timeout.total_seconds())
         try:

@@ -23,6 +23,7 @@ from edl_workflows.core.jobs.actions import (
     Refusal,
 )
 from edl_workflows.core.jobs.kind import Kind
+from edl_workflows.services.controller.delayed_writes import DelayedWrites
 
 Key = tuple[str, str]
 """(kind, name); the world has one namespace."""
@@ -39,6 +40,7 @@ class JobsNamespace:
         events: all that were emitted.
         settings: of the installation.
         refuse: names whose creation the API server refuses, with the answer.
+        delayed: the status writes that the controller holds back; None: each is made at once.
     """
 
     def __init__(self) -> None:
@@ -47,6 +49,7 @@ class JobsNamespace:
         self.events: list[Event] = []
         self.settings = InstallationSettings()
         self.refuse: dict[str, Refusal] = {}
+        self.delayed: DelayedWrites | None = None
         self._serial = itertools.count(1)
 
     def add(self, manifest: Manifest) -> dict[str, Any]:
@@ -81,10 +84,15 @@ class JobsNamespace:
 
     def delete(self, kind: str, name: str, *, force: bool = False) -> None:
         """Delete an object. A pod that has not ended is only marked for deletion, see `reap`; everything else
-        is removed at once, and with `force` a pod, too."""
+        is removed at once, and with `force` a pod without finalizers, too."""
         obj = self.objects[kind, name]
+        metadata = obj["metadata"]
+        if kind == "Pod" and force and metadata.get("finalizers"):
+            metadata.setdefault("deletionTimestamp", self.now.isoformat())
+            metadata["deletionGracePeriodSeconds"] = 0
+            return
         if kind == "Pod" and obj["status"]["phase"] in ("Pending", "Running") and not force:
-            obj["metadata"].setdefault("deletionTimestamp", self.now.isoformat())
+            metadata.setdefault("deletionTimestamp", self.now.isoformat())
             return
         del self.objects[kind, name]
         self._collect_garbage()
@@ -198,10 +206,18 @@ class JobsNamespace:
         ours = [key for key in self.objects if key[0] in {job_kind.name for job_kind in kinds.KINDS}]
         for kind, name in ours:
             if (kind, name) in self.objects:
-                actions = self.decide(kind, name)
+                actions = self._without_delayed(kind, name, self.decide(kind, name))
                 busy = busy or next(_parts(actions), None) is not None
                 self.apply(kind, name, actions, steps)
         return busy
+
+    def _without_delayed(self, kind: str, name: str, actions: Actions) -> Actions:
+        """The decision without its status, while the controller would hold it back."""
+        if self.delayed is None:
+            return actions
+        uid = self.objects[kind, name]["metadata"]["uid"]
+        left = self.delayed.left(uid, actions.status_may_wait if actions.status else 0.0)
+        return replace(actions, status=None) if left else actions
 
     def settle(self) -> None:
         """Reconcile until nothing is left to do.

@@ -44,8 +44,8 @@ def mark_process(mark: int, *, keep_outer: bool = False) -> None:
 
     Args:
         mark: the mark.
-        keep_outer: keep also the mark that this process carries already, as xdist's workers keep that of their
-            run: it stays the hard limit.
+        keep_outer: keep also the mark that this process carries already, as the hard limit. Workers of xdist
+            so keep the mark of their run.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_RSS)
     resource.setrlimit(resource.RLIMIT_RSS, (mark, hard if keep_outer else mark))

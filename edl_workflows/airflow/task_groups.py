@@ -168,9 +168,8 @@ class elastic_job(TaskGroup):  # noqa: N801 - a context manager, named like thos
             if task.upstream_task_ids.isdisjoint(tasks):
                 self.submit >> task
                 if task.trigger_rule == self.dag.default_args.get("trigger_rule"):
-                    task.trigger_rule = (
-                        TriggerRule.ALL_SUCCESS
-                    )  # the only one that Airflow allows after a setup
+                    # The only rule that Airflow allows after a setup.
+                    task.trigger_rule = TriggerRule.ALL_SUCCESS
             if task.downstream_task_ids.isdisjoint(tasks):
                 task >> self.trained
         if between:

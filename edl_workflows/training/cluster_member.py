@@ -177,14 +177,20 @@ class ClusterMember(ABC):
         Raises:
             SystemExit: the process was asked to exit.
         """
-        if self.successor is None:
+        told = self.successor is None
+        if told:
             log.warning("the group of cluster version %d is over: %s", self.version, reason)
         self._watch.wait_for(lambda d: d.broken or self._decided(d), CLUSTER_LOST_SECONDS)
         if self._watch.latest.broken:  # the master knows of the loss, and waits for more members
             self._watch.wait_for(self._decided)
         if self._terminated:
             self.leave()
-        return self.successor
+        successor = self.successor
+        if told and successor is not None:
+            count = len(successor.workers)
+            workers = f"{count} worker{'s' * (count > 1)}"
+            log.warning("training goes on with %s; a step that was not complete is repeated", workers)
+        return successor
 
     def report_presence(self, waiting: Callable[[], float]) -> None:
         """Report to the master every few seconds that this process is alive, and for how many seconds it has

@@ -22,6 +22,8 @@ from edl_workflows.core.kubernetes import names
 
 INVALID = 2
 """Exit code of the agent's programs for wrong usage or environment, as argparse's own."""
+PROGRAMS = "edl-programs-"
+"""How the name of the folder begins in which the programs of a user are."""
 
 
 def read_program(environ: Mapping[str, str]) -> TrainingProgram:
@@ -82,7 +84,7 @@ def private_folder(base: Path) -> Path:
     Raises:
         InvalidError: somebody else owns it.
     """
-    folder = base / f"edl-programs-{os.getuid()}"
+    folder = base / f"{PROGRAMS}{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     status = folder.lstat()

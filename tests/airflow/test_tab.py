@@ -180,7 +180,8 @@ def test_output_of_the_program_needs_the_right_to_logs(job: str, cluster: Cluste
 
 
 def test_approved_twice_is_one_plan(job: str, cluster: Cluster, ask: Ask) -> None:
-    """Approving twice creates one ScalePlan, with the reasons and the name of the approver."""
+    """Approving twice creates one ScalePlan, with the reasons, the name of the approver and the DAG whose
+    right to edit this person used."""
     proposal = ask("bob", role="user").json()["jobs"][0]["proposal"]["id"]
     body = decision(cluster, job, action="approve", proposal=proposal)
 
@@ -189,7 +190,9 @@ def test_approved_twice_is_one_plan(job: str, cluster: Cluster, ask: Ask) -> Non
     assert [answer.status_code for answer in answers] == [200, 200], [a.text for a in answers]
     [plan] = plans(cluster).values()
     assert plan["spec"]["replicaResourceSpecs"]["worker"]["replicas"] == 4
-    assert plan["spec"]["reason"] == "Airflow: approved by bob; worker: four train faster"
+    assert plan["spec"]["reason"] == (
+        f"Airflow: approved by bob; worker: four train faster; tab of DAG {DAG_ID}"
+    )
     eventually(lambda: ask("bob").json()["jobs"][0]["plans"][0]["phase"] == "Succeeded", "the plan's end")
 
 

@@ -382,3 +382,27 @@ def test_a_lost_machine_does_not_hold_a_job_for_ever(kind: Kind, forced: bool) -
         assert status["reason"] == "PodLost"
         assert f"kubectl delete pod {lost} --namespace default --force" in status["message"]
     assert any(e.reason == "PodLost" for e in world.namespace.events) is (kind.name != ELASTIC_JOB)
+
+
+@each_kind
+def test_a_lost_pod_with_a_finalizer_is_deleted_by_force_once(kind: Kind) -> None:
+    """The API server removes it only when the finalizer goes: no decision deletes it again, and a job that
+    needs its name says what keeps it."""
+    world = KindWorld(kind)
+    world.namespace.settings = replace(world.namespace.settings, force_delete_lost_pods=True)
+    world.run_all()
+    lost = next((n for n in world.own_pods() if "master" in n), world.own_pods()[0])
+    pod = world.namespace.objects["Pod", lost]
+    pod["metadata"]["finalizers"] = ["example.com/audit"]
+    world.namespace.delete("Pod", lost)
+    world.settle()
+    assert world.namespace.wake(kind.name, world.name) == CONFIRM_SECONDS
+    for _ in range(3):
+        world.settle()
+        world.namespace.tick(30)
+
+    assert world.namespace.objects["Pod", lost] is pod
+    assert pod["metadata"]["deletionGracePeriodSeconds"] == 0
+    if kind.name != ELASTIC_JOB:
+        assert [e.reason for e in world.namespace.events if "by force" in e.message] == ["PodLost"]
+        assert f"pod {lost} is deleted, but a finalizer keeps it" in world.manifest["status"]["message"]

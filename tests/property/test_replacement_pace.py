@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_workflows.core.backoff import STEADY_SECONDS
+from edl_workflows.core.backoff import FREE_REPLACEMENTS, STEADY_SECONDS
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.kinds import KINDS
+from edl_workflows.services.controller.delayed_writes import DelayedWrites
 from tests.cases.kinds import KIND_CASES
 from tests.jobs_namespace import JobsNamespace
 
@@ -56,6 +57,7 @@ class FailingJob:
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.namespace = JobsNamespace()
+        self.namespace.delayed = DelayedWrites(self._clock)
         manifest = self.namespace.add(_tolerant(KIND_CASES[kind.name].example))
         self.name: str = manifest["metadata"]["name"]
         self.made: dict[str, list[datetime]] = {}
@@ -68,6 +70,9 @@ class FailingJob:
             return add(child)
 
         self.namespace.add = note  # type: ignore[method-assign, assignment]  # a function of this object
+
+    def _clock(self) -> float:
+        return self.namespace.now.timestamp()
 
     @property
     def job(self) -> dict[str, Any]:
@@ -108,6 +113,15 @@ class FailingJob:
             case _:
                 namespace.set_pod(name, "Failed")
 
+    def run(self) -> None:
+        """Let all pods run that may."""
+        for _ in range(5):
+            self.namespace.settle()
+            for name in self.pods():
+                if self.namespace.objects["Pod", name]["status"]["phase"] == "Pending":
+                    self.namespace.set_pod(name, "Running")
+        self.namespace.settle()
+
     def live_through(self, steps: list[tuple[str, int, float]]) -> None:
         for cause, number, seconds in steps:
             self.namespace.settle()
@@ -143,6 +157,45 @@ def test_no_place_is_replaced_faster_than_the_law_allows(
         for row in gaps_in_a_row(times):
             for number, gap in enumerate(row[4:], start=0):
                 assert gap >= min(300.0, 10.0 * 2**number) - 0.001, (place, row)
+
+
+@each_kind
+@pytest.mark.parametrize("cause", ["delete", "vanish"])
+def test_a_pod_of_a_running_job_that_ends_each_second_is_paced(kind: Kind, cause: str) -> None:
+    """The counters of a job that runs may wait in the controller before they are written, but not the count
+    of replacements."""
+    failing = FailingJob(kind)
+    failing.run()
+    failing.made.clear()
+    for _ in range(60):
+        if pods := failing.pods():
+            failing.end(pods[-1], cause)
+        failing.namespace.settle()
+        failing.namespace.tick(1.0)
+        failing.namespace.reap()
+        failing.run()
+
+    most = FREE_REPLACEMENTS + 4  # after 10, 20 and 40 s, and the one that was there
+    assert all(len(times) <= most for times in failing.made.values())
+
+
+@each_kind
+def test_a_resumed_job_begins_without_counts(kind: Kind) -> None:
+    """Pods that are made because somebody edited the job replace none. Those of roles that start later are
+    counted as at the job's first start."""
+    failing = FailingJob(kind)
+    failing.run()
+    at_first = set(failing.job["status"].get("replacements") or ())
+    for suspend in (True, False):
+        failing.namespace.edit(kind.name, failing.name, {"spec": kind.suspension(suspend=suspend)})
+        for _ in range(5):
+            failing.namespace.settle()
+            failing.namespace.reap()
+            failing.namespace.tick(10.0)
+    failing.run()
+
+    assert failing.pods()
+    assert set(failing.job["status"].get("replacements") or ()) == at_first
 
 
 @each_kind

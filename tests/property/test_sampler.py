@@ -4,6 +4,7 @@ changes."""
 import collections
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -92,13 +93,27 @@ def test_upcoming_steps_are_those_that_come(
         sampler.advance()
     rank, before = data.draw(st.integers(0, members - 1)), sampler.state_dict()
     ahead = [[list(batch) for batch in step] for step in sampler.upcoming(rank, members)]
+    left = [sampler.count_steps_left(epoch) for epoch in range(1, dataset.num_epochs + 1)]
+    ends = dict.fromkeys(range(1, sampler.epoch), 0)
+    assert sampler.count_steps_left() == len(ahead)
     assert sampler.state_dict() == before
     come = []
     while not sampler.done:
         come.append([list(batch) for batch in sampler.mini_batches(rank, members)])
+        epoch = sampler.epoch
         sampler.advance()
+        ends[epoch] = len(come)
 
     assert ahead == come
+    assert left == list(ends.values())[: len(left)]
+
+
+@given(dataset=datasets)
+def test_steps_of_an_epoch(dataset: Dataset) -> None:
+    """What a schedule of the learning rate takes: as many steps as the iteration gives."""
+    sampler = ElasticSampler(dataset, MOST)
+    assert dataset.count_steps(MOST) == sampler.count_steps_left(1)
+    assert ElasticSampler(replace(dataset, num_epochs=0), MOST).count_steps_left() == -1
 
 
 def test_place_survives_another_batch_size() -> None:

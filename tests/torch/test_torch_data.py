@@ -32,13 +32,18 @@ class Member:
 
     def __init__(self, dataset: Dataset, rank: int, turns: Sequence[Turn]) -> None:
         self.sampler = ElasticSampler(dataset, MOST)
-        self._rank, self._turns, self._turn = rank, turns, 0
+        self._rank, self._turns, self.turn = rank, turns, 0
         self.wanted: list[list[int]] = []
 
     @property
     def _place(self) -> tuple[int, int]:
-        members, _ = self._turns[self._turn % len(self._turns)]
+        members, _ = self._turns[self.turn % len(self._turns)]
         return min(self._rank, members - 1), members
+
+    @property
+    def steps_left(self) -> int:
+        """As of `World`."""
+        return self.sampler.count_steps_left()
 
     def upcoming(self) -> Iterator[tuple[Sequence[int], ...]]:
         """As of `World`."""
@@ -54,9 +59,9 @@ class Member:
             batches = self.sampler.mini_batches(*self._place)
             self.wanted = [list(one) for one in batches if len(one)]
             yield batches
-            if self._turns[self._turn % len(self._turns)][1]:
+            if self._turns[self.turn % len(self._turns)][1]:
                 self.sampler.advance()
-            self._turn += 1
+            self.turn += 1
 
 
 class Squares(torch.utils.data.Dataset):  # type: ignore[misc]  # no types in the environment of the checks
@@ -79,9 +84,21 @@ def test_each_turn_gets_its_records(size: int, batch_size: int, rank: int, turns
     """However the members change and whichever steps are repeated, each turn gets the records of the job's
     position, and the training ends."""
     member = Member(Dataset(size, batch_size, num_epochs=2), rank, turns)
-    for loaded in ElasticDataLoader(member, Squares()):
+    loader, steps = ElasticDataLoader(member, Squares()), 0
+    expected = len(loader)
+    for loaded in loader:
         assert [batch["index"].tolist() for batch in loaded] == member.wanted
+        steps += turns[member.turn % len(turns)][1]
+        assert len(loader) == expected - steps + turns[member.turn % len(turns)][1]
     assert member.sampler.records_done == 2 * size
+    assert (steps, len(loader)) == (expected, 0)
+
+
+def test_an_endless_training_has_no_length() -> None:
+    """As a loader over an iterable data set."""
+    loader = ElasticDataLoader(Member(Dataset(20, 2, num_epochs=0), 0, [(1, True)]), Squares())
+    with pytest.raises(TypeError, match="endless"):
+        len(loader)
 
 
 def test_workers_read_ahead_through_changes() -> None:

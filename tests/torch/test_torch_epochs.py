@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 import torch
+from tqdm import tqdm
 
 from edl_workflows.training.collective.world import World
 from edl_workflows.training.frameworks.saved_model import open_model
@@ -17,8 +18,9 @@ from edl_workflows.training.frameworks.torch_collective import (
     TrainingOptions,
     training,
 )
+from tests.docs import torch_bar
 from tests.torch import together as versions_of_together
-from tests.torch.alone import JobAlone
+from tests.torch.alone import JobAlone, break_steps
 from tests.torch.members import SECONDS, network, records, together
 from tests.torch.together import Died, JobTogether, members
 
@@ -94,3 +96,34 @@ def test_a_member_joins_between_the_last_step_of_an_epoch_and_its_end(
     assert [turn[2] for turn in turns] == pytest.approx([turn[2] for turn in expected], abs=1e-5)
     best = min(expected, key=lambda turn: turn[2])[0]
     assert open_model(tmp_path / "together" / "best").checkpoint.step == best * STEPS
+
+
+def test_the_documented_bars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each epoch has a bar of its steps, without the repeated ones; the schedule ends with the last step."""
+    job = JobAlone(MOST)
+    monkeypatch.setattr(tqdm, "monitor_interval", 0)  # no thread that outlives the test
+    monkeypatch.setattr(torch_bar, "connect", lambda: job.as_job)
+    break_steps(monkeypatch, repeated={2}, received=set())
+    images, labels = records(RECORDS)
+    torch_bar.train(images, labels, tmp_path)
+    assert len(job.steps) == 9
+    ended = [line.rsplit("\r", 1)[-1] for line in capsys.readouterr().err.split("\n") if line]
+    assert [line.split("|")[0] for line in ended] == [f"epoch {epoch}: 100%" for epoch in (1, 2, 3)]
+    assert all(" 3/3 " in line for line in ended)
+
+
+def test_the_bar_of_a_resumed_epoch(tmp_path: Path) -> None:
+    """A loader's length is that of the next loop: the rest of the epoch, and nothing if it is over."""
+    lengths: list[tuple[int, int, int]] = []
+    with training(JobAlone(MOST).as_job, build, DATASET, TrainingOptions(tmp_path)) as run:
+        data = torch.utils.data.TensorDataset(*records(RECORDS))
+        loader = ElasticDataLoader(run, data)
+        assert len(loader) == EPOCHS * STEPS
+        run._sampler.advance()
+        for _ in run.epochs():
+            expected = len(loader)
+            made = [run.step(turn) for turn in loader]
+            lengths += [(expected, len(made), len(loader))]
+    assert lengths == [(STEPS - 1, STEPS - 1, 0)] + [(STEPS, STEPS, 0)] * (EPOCHS - 1)

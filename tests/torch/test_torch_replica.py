@@ -20,13 +20,22 @@ from edl_workflows.core.protocol.nodes import CLUSTER_LOST_EXIT_CODE
 from edl_workflows.training.checkpoints.checkpoint_parts import Part
 from edl_workflows.training.checkpoints.tensor_parts import assemble
 from edl_workflows.training.checkpoints.tensors import load
-from edl_workflows.training.collective.framework import Wishes
+from edl_workflows.training.collective.framework import ReplicaFramework, Wishes
 from edl_workflows.training.collective.gloo_group import serve_store
 from edl_workflows.training.collective.regrouping import Place
 from edl_workflows.training.frameworks.torch_collective import TorchTraining
-from edl_workflows.training.frameworks.torch_replica import join_replica_group
+from edl_workflows.training.frameworks.torch_replica import ReplicaGroup, join_replica_group
 from tests.torch.members import SECONDS, network, places, records
-from tests.torch.replica_ranks import RANKS, SIZE, STEPS, free_addresses, job_of, run_rank, whole_state
+from tests.torch.replica_ranks import (
+    RANKS,
+    SIZE,
+    STEPS,
+    LostError,
+    free_addresses,
+    job_of,
+    run_rank,
+    whole_state,
+)
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +184,18 @@ def test_what_makes_no_groups_is_refused(size: int, workers: int, most: int, why
     job = job_of(0, ["127.0.0.1:1"] * workers, max_workers=most, size=size)
     with pytest.raises(InvalidError, match=why):
         join_replica_group(job)
+
+
+def test_an_error_in_a_validation_of_a_group_is_one_of_the_group() -> None:
+    """Where a process of the group may be lost, an error of PyTorch outside of a step, too, is no blame."""
+    mesh: Any = SimpleNamespace(size=lambda: SIZE, get_local_rank=lambda: 0)
+    member = TorchTraining(lambda: network(0))
+    assert isinstance(member, ReplicaFramework)
+    with pytest.raises(RuntimeError, match="a bug"), member.guarding():
+        raise RuntimeError("a bug")
+    member._replica = ReplicaGroup(job_of(0, ["127.0.0.1:1"] * RANKS), mesh)
+    with pytest.raises(LostError, match="connection closed"), member.guarding():
+        raise RuntimeError("connection closed")
 
 
 def test_parameters_must_be_sharded_over_the_group() -> None:

@@ -90,9 +90,8 @@ def take_over_lines(ti: Any) -> dict[str, LogPosition]:
         for line in _new_lines(positions, file):
             _write(line)
         if file.stat().st_mtime < _IMPORTED and not file.name.startswith("."):
-            file.rename(
-                file.with_name(f".{file.name}")
-            )  # else a log page of the running task has its lines twice
+            # Otherwise a log page of the running task would have its lines twice.
+            file.rename(file.with_name(f".{file.name}"))
     return positions
 
 

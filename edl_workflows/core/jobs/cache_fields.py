@@ -14,7 +14,7 @@ Object = dict[str, Any]
 
 _METADATA = (
     "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
-    "labels", "ownerReferences",
+    "deletionGracePeriodSeconds", "labels", "ownerReferences",
 )  # fmt: skip
 _POD_STATUS = ("phase", "reason", "message", "conditions")
 _POD_SPEC = ("restartPolicy", "readinessGates", "schedulerName")

@@ -215,7 +215,8 @@ class Kind:
         if manifest["metadata"].get("deletionTimestamp"):
             return Actions()
         if self.view is not None:
-            decision = left_alone.leave_alone(manifest, self._foreign_pods(manifest, observed), observed.now)
+            evidence = self._find_other_operator(manifest, observed)
+            decision = left_alone.leave_alone(manifest, evidence, observed.now)
             if decision is not None:
                 return decision
         try:
@@ -234,6 +235,8 @@ class Kind:
             labels = dict(part.split("=", 1) for part in self.pods_of(resource.metadata.name).split(","))
             actions = isolation.isolate_pods(resource, labels, manifest, observed, actions)
         default = observed.settings.ttl_seconds_after_finished
+        if isinstance(resource, Job) and resource.ended_elsewhere:
+            default = None
         left = resource.seconds_to_live(observed.now, default) if isinstance(resource, Job) else None
         if left is None:
             return actions
@@ -260,11 +263,17 @@ class Kind:
             actions = self.reconcile(job, replace(observed, held=held))
         return pace.count_created(actions, held)
 
-    def _foreign_pods(self, job: Manifest, observed: Observed) -> list[Manifest]:
-        """A job's pods, if another operator made all of them."""
-        uid = job["metadata"].get("uid")
+    def _find_other_operator(self, job: Manifest, observed: Observed) -> str:
+        """What another operator did for a job of which it made all pods; "" if there is no sign of one.
+        Kubeflow's operator writes no phase, and may have no pod at the moment."""
+        uid, status = job["metadata"].get("uid"), job.get("status") or {}
         pods = [pod for pod in observed.of(PODS.kind) if manifests.owner_of(pod).get("uid") == uid]
-        return [] if any(self.made_here(pod, observed) for pod in pods) else pods
+        if any(self.made_here(pod, observed) for pod in pods):
+            return ""
+        if pods:
+            return f"made pod {manifests.name_of(pods[0])}"
+        begun = "phase" not in status and left_alone.find_foreign_conditions(job)
+        return "wrote the status" if begun and not self._ended(status) else ""
 
     def _complete(self, made: Manifest, settings: InstallationSettings) -> Manifest:
         """Put the installation's template below a training pod, and keep the pod from jobs of other kinds."""

@@ -5,11 +5,10 @@ The other operator's pods have the names, the owner and the labels that ours hav
 them, and the other operator ours. What tells them apart is `Kind.made_here`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from edl_workflows.core.jobs import manifests
 from edl_workflows.core.jobs.actions import Actions, Event, Manifest
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.kubernetes.objects import Condition
@@ -26,13 +25,18 @@ def is_left_alone(job: Manifest) -> bool:
     return not _handed_over(job) and _condition(job).get("status") == "True"
 
 
-def leave_alone(job: Manifest, foreign: Sequence[Manifest], now: datetime) -> Actions | None:
+def find_foreign_conditions(job: Manifest) -> list[Mapping[str, Any]]:
+    """The conditions of a job that say something else than that it is left alone."""
+    return [c for c in _conditions(job) if c.get("type") != LEFT_ALONE]
+
+
+def leave_alone(job: Manifest, evidence: str, now: datetime) -> Actions | None:
     """The decision about a job that another operator runs, and about one that was just handed over; None for
     any other job.
 
     Args:
         job: the job as it is stored.
-        foreign: its pods, if another operator made all of them.
+        evidence: what another operator did for it, as "made pod a-worker-0"; "" if there is no sign of one.
         now: the time.
     """
     before = _condition(job).get("status")
@@ -40,11 +44,11 @@ def leave_alone(job: Manifest, foreign: Sequence[Manifest], now: datetime) -> Ac
         return _record(job, "False", _TAKEN_OVER, "", now) if before == "True" else None
     if before == "True":
         return Actions()
-    if not foreign:
+    if not evidence:
         return None
     message = (
-        f"another operator made pod {manifests.name_of(foreign[0])}, so this controller leaves the job "
-        "alone. To hand the job over, stop the other operator and annotate the job with "
+        f"another operator {evidence}, so this controller leaves the job alone. To hand the job over, stop "
+        "the other operator and annotate the job with "
         f"{names.TAKE_OVER_ANNOTATION}=true: its pods are then replaced"
     )
     return _record(job, "True", REASON, message, now)
@@ -59,13 +63,12 @@ def _record(job: Manifest, status: Any, reason: str, message: str, now: datetime
         last_update_time=now,
         last_transition_time=now,
     )
-    others = [old for old in _conditions(job) if old.get("type") != LEFT_ALONE]
     event = Event(
         "Warning" if status == "True" else "Normal", reason, message or "this controller runs the job"
     )
     # The other operator writes the same list.
     return Actions(
-        status={"conditions": [*others, condition.to_dict()]},
+        status={"conditions": [*find_foreign_conditions(job), condition.to_dict()]},
         status_version=str(job["metadata"].get("resourceVersion", "")),
         events=(event,),
     )

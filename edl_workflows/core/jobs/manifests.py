@@ -16,10 +16,10 @@ _MAX_LAST_WORDS = 1024
 """Most characters of `last_words`, which a job's message quotes."""
 _MISPLACED = (
     "OutOf", "NodeAffinity", "NodeName", "NodePorts", "NodeUnschedulable", "TaintToleration",
-    "TopologyAffinityError",
+    "TopologyAffinityError", "SMTAlignmentError", "InvalidNodeInfo",
 )  # fmt: skip
-"""Prefixes of the kubelet's reason if it rejects a pod because the node is full, or is not as the scheduler
-knew it.
+"""Prefixes of the kubelet's reason if it rejects a pod because the node is full, is not as the scheduler knew
+it, or does not know itself yet.
 """
 
 
@@ -202,6 +202,11 @@ def describe_conflict(manifest: Manifest, owner: Resource) -> str:
 def is_terminating(manifest: Manifest) -> bool:
     """Whether its deletion was asked for."""
     return bool(manifest["metadata"].get("deletionTimestamp"))
+
+
+def waits_for_finalizer(pod: Manifest) -> bool:
+    """Whether a deleted pod is kept by nothing but a finalizer: no kubelet has to confirm its end."""
+    return is_terminating(pod) and pod["metadata"].get("deletionGracePeriodSeconds") == 0
 
 
 def delete_object(manifest: Manifest) -> Deletion:

@@ -80,6 +80,12 @@ def find_lost(pods: Sequence[Manifest]) -> Obstacle | None:
         return None
     name, namespace = manifests.name_of(pods[0]), pods[0]["metadata"].get("namespace") or "default"
     more = f" ({len(pods)} such pods)" if len(pods) > 1 else ""
+    if manifests.waits_for_finalizer(pods[0]):
+        message = (
+            f"pod {name} is deleted, but a finalizer keeps it, so its name is not free{more}. Whoever set it "
+            f"must remove it: see `kubectl get pod {name} --namespace {namespace} --output yaml`"
+        )
+        return Obstacle(LOST, message, RETRY_SECONDS)
     message = (
         f"pod {name} is being deleted, but its node does not confirm its end, so its name is not free{more}. "
         "Repair the node, or, if no container runs there any more, delete its Node, or the pod with "

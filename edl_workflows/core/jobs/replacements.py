@@ -55,12 +55,20 @@ class ReplacementPace:
     place_of: Callable[[Manifest], str]
     observed: Observed
 
+    @property
+    def _status(self) -> Mapping[str, Any]:
+        return self.job.get("status") or {}
+
+    @property
+    def _is_edited(self) -> bool:
+        """Whether the job's spec is newer than the decision that the status shows."""
+        return bool(self._status.get("observedGeneration") != self.job["metadata"].get("generation"))
+
     @cached_property
     def _stored(self) -> dict[str, Replacements]:
-        status = self.job.get("status") or {}
-        if status.get("observedGeneration") != self.job["metadata"].get("generation"):
+        if self._is_edited:
             return {}
-        replacements = (status.get("replacements") or {}).items()
+        replacements = (self._status.get("replacements") or {}).items()
         return {place: Replacements.model_validate(record) for place, record in replacements}
 
     def find_held(self, actions: Actions) -> Sequence[HeldPod]:
@@ -79,9 +87,11 @@ class ReplacementPace:
     def count_created(self, actions: Actions, held: Sequence[HeldPod]) -> Actions:
         """The decision without the pods that are held back, and with the counts of the others in its status.
 
-        The pods of a job's first decision are not counted: they replace none.
+        The pods of a job's first decision are not counted: they replace none. Neither are those of the first
+        decision after an edit, which may be all pods of a job that is resumed. The counts are written at
+        once, even if the rest of the status may wait.
         """
-        status, now = self.job.get("status") or {}, self.observed.now
+        now, first = self.observed.now, self._is_edited or not self._status.get("phase")
         names = {pod.name for pod in held}
         refused = {refusal.name for refusal in self.observed.refused if refusal.kind == "Pod"}
         create = [c for c in actions.create if c["kind"] != "Pod" or manifests.name_of(c) not in names]
@@ -89,13 +99,15 @@ class ReplacementPace:
         for pod in _pods(replace(actions, create=tuple(create))):
             place = self.place_of(pod)
             record = records.get(place)
-            if manifests.name_of(pod) in refused or not (record or status.get("phase")):
+            if manifests.name_of(pod) in refused or (first and not record):
                 continue
             age = (now - record.time).total_seconds() if record else STEADY_SECONDS
             records[place] = Replacements(
                 count=count_replacements(record.count if record else 0, age), time=now
             )
-        return replace(actions, create=tuple(create), status=self._patch(actions, records))
+        may_wait = 0.0 if first or records != self._stored else actions.status_may_wait
+        status = self._patch(actions, records)
+        return replace(actions, create=tuple(create), status=status, status_may_wait=may_wait)
 
     def _without_ended_here(self, actions: Actions) -> dict[str, Replacements]:
         """The counts but those of places whose live pods the job itself ends now."""
@@ -114,7 +126,7 @@ class ReplacementPace:
     def _patch(self, actions: Actions, records: Mapping[str, Replacements]) -> Mapping[str, Any] | None:
         """The decision's patch of the status, with the counts. Those that no longer matter go with the next
         change, so that the mere passing of time does not change the status."""
-        before = (self.job.get("status") or {}).get("replacements") or {}
+        before = self._status.get("replacements") or {}
         if records != self._stored:
             oldest = self.observed.now - timedelta(seconds=STEADY_SECONDS)
             records = {place: record for place, record in records.items() if record.time > oldest}

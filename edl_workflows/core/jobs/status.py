@@ -68,8 +68,7 @@ class JobStatus(Status):
     Attributes:
         reason, message: why the phase is what it is.
         replica_statuses: counters by role.
-        replacements: by role and index, how often their pods were made anew lately, see
-            `core.jobs.replacements`.
+        replacements: by role and index, how often their pods were made anew lately.
     """
 
     phase: KindPhase | None = None
@@ -138,6 +137,17 @@ class Job(Resource):
     def finished(self) -> bool:
         """Whether its phase is final."""
         return self.status.phase is not None and self.status.phase.final
+
+    @property
+    def ended_elsewhere(self) -> bool:
+        """Whether it had ended, under another operator, before a controller of ours saw it."""
+        return self.finished and not self.status.observed_generation
+
+    @property
+    def decided_generation(self) -> int:
+        """The generation that a decision's status shows. A job that ended elsewhere stays recognizable by
+        having none."""
+        return 0 if self.ended_elsewhere else self.metadata.generation
 
     @property
     def time_to_live(self) -> int | None:

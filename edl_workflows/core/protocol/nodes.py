@@ -54,6 +54,8 @@ class Heartbeat(Message):
             heartbeats are many.
         own_copy: whether the node's program, which does not use the library, trains a model that nothing
             combines with those of other workers; None if the agent does not know.
+        asks_to_leave: whether the agent, when its pod is told to end, waits for the job's last checkpoint
+            (`LeaveReport`); those of earlier versions don't.
     """
 
     node: NodeRef
@@ -61,6 +63,7 @@ class Heartbeat(Message):
     usage: Usage | None = None
     known: int = -1
     own_copy: bool | None = None
+    asks_to_leave: bool = False
 
 
 class ServerChanges(StrEnum):

@@ -127,10 +127,8 @@ def decide_scheduling(node: SchedulerNode, pods: Iterable[Pod]) -> SchedulingDec
 def _occupied(pod: Pod) -> ResourceUnits:
     try:
         return pod_units(pod)
-    except ValueError:
-        return (
-            ResourceUnits.one_pod()
-        )  # stored by a version that did not check quantities; the runner rejects it
+    except ValueError:  # stored by a version that did not check quantities; the runner rejects it
+        return ResourceUnits.one_pod()
 
 
 def _waits(pod: Pod) -> bool:

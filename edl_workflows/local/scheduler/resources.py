@@ -21,7 +21,7 @@ def to_units(resource: str, amount: float) -> int:
 
 @dataclass(frozen=True)
 class ResourceUnits:
-    """ResourceUnits by resource name, in the units of `to_units`."""
+    """Amounts by resource name, in the units of `to_units`."""
 
     values: Mapping[str, int] = field(default_factory=dict)
 

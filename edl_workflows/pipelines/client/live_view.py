@@ -35,7 +35,7 @@ def describe(job: JobView) -> dict[str, str]:
     progress, checkpoint = job.progress, job.checkpoint
     replicas = [] if job.phase.final else sorted(job.replicas.items())  # a job that has ended needs no nodes
     nodes = ", ".join(f"{role} {count.ready}/{count.desired}" for role, count in replicas)
-    speed = (describe_speed(progress), describe_time_left(progress))
+    speed = (describe_speed(progress), describe_time_left(job))
     rows = {
         "job": f"{job.namespace}/{job.name}",
         "phase": ": ".join(part for part in (str(job.phase), job.reason, job.message) if part),

@@ -128,14 +128,19 @@ class GoalWait:
         return replace(result, message=silence) if silence and isinstance(result, InProgress) else result
 
     def _evaluate(self, state: Object | None) -> StageResult:
-        """Evaluate a state, and write log lines about it. The caller reports errors and why a stage was
-        skipped."""
+        """Evaluate a state, and write log lines about it before the observer may end the wait. The caller
+        reports errors and why a stage was skipped."""
         try:
             seen = read_object(self._handle.kind, state)
             result = evaluate_goal(self._handle, seen)
         except EdlError as error:
             return Failed(error)
+        result = self._report(state, seen, result)
         self._observe(seen)
+        return result
+
+    def _report(self, state: Object | None, seen: ObservedObject, result: StageResult) -> StageResult:
+        """Write log lines about a state. The result differs if the job was queued for too long."""
         if isinstance(result, Done):
             self._write_end(seen)
         if not isinstance(result, InProgress):

@@ -101,6 +101,8 @@ class StageIdentity:
         if kind == "argo" and len(parts) >= 4:
             namespace, workflow, _, *path = parts
             return f"step {'/'.join(path)} of workflow {namespace}/{workflow}"
+        if kind == "airflow-tab" and parts:
+            return f"tab of DAG {parts[0]}"
         return f"{parts[0]}, with {engine}" if parts else self.owner
 
     def name(self, hint: str, limit: int = MAX_NAME) -> str:

@@ -70,7 +70,7 @@ def describe_details(seen: ObservedObject) -> list[str]:
     ready = [f"ready: {', '.join(nodes)}"] if nodes and not seen.phase.final else []
     plan = [f"carries out {seen.plan}"] if seen.plan else []
     checkpoint = [f"checkpoint at step {seen.checkpoint.step:,}"] if seen.checkpoint else []
-    return [*ready, *plan, *_describe_progress(seen.progress), *checkpoint]
+    return [*ready, *plan, *_describe_progress(seen), *checkpoint]
 
 
 def is_unobserved(seen: ObservedObject) -> bool:
@@ -102,12 +102,13 @@ def _state_key(job: JobView) -> tuple[object, ...]:
     return job.phase, job.reason, job.message, job.plan, nodes
 
 
-def _describe_progress(progress: Progress) -> list[str]:
+def _describe_progress(job: JobView) -> list[str]:
+    progress = job.progress
     where = describe_step(progress)
     if not where:
         return []
     metrics = describe_metrics(progress.metrics, MAX_CHARTED) if progress.metrics else ""
-    parts = (f"step {where}", describe_speed(progress), metrics, describe_time_left(progress))
+    parts = (f"step {where}", describe_speed(progress), metrics, describe_time_left(job))
     return [", ".join(part for part in parts if part)]
 
 
@@ -126,10 +127,12 @@ def describe_speed(progress: Progress) -> str:
     return ", ".join(f"{_rounded(value)} {unit}" for value, unit in speeds if value > 0)
 
 
-def describe_time_left(progress: Progress) -> str:
-    """The time until all data is trained, at the present speed; "" if it is not known."""
+def describe_time_left(job: JobView) -> str:
+    """The time until all data is trained, at the present speed; "" if it is not known, or the job has
+    ended."""
+    progress = job.progress
     left = progress.records_total - progress.records
-    if left <= 0 or progress.records_per_second <= 0:
+    if job.phase.final or left <= 0 or progress.records_per_second <= 0:
         return ""
     return f"about {_duration(left / progress.records_per_second)} left"
 

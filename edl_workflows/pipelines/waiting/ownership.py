@@ -5,8 +5,9 @@ changes the attempt with a write guarded by the resourceVersion, and a cancellat
 way: the later of the two fails.
 """
 
+import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from edl_workflows.core.exceptions import (
     AlreadyExistsError,
     ConflictError,
     EdlError,
+    ForbiddenError,
     NotFoundError,
     UnavailableError,
 )
@@ -42,6 +44,8 @@ from edl_workflows.runtime.kube.resources import Object, Scope
 GONE_SECONDS = 120.0
 """How long to wait for the deletion of a predecessor: the grace period of a pod, with a margin."""
 POLL_SECONDS = 0.5
+
+log = logging.getLogger(__name__)
 
 CancelAction = Literal["delete", "suspend", "keep"]
 
@@ -320,44 +324,56 @@ class OwnedObject:
 
 
 def list_owned(cluster: Cluster, namespace: str, engine: str) -> list[OwnedObject]:
-    """The objects of all kinds that an engine's tasks created and that have not ended.
+    """The objects of all kinds that an engine's tasks created and that have not ended. Kinds that the account
+    has no rights on are left out: it has created none of them.
 
     Args:
         cluster: the API server.
         namespace: a namespace, or `ALL_NAMESPACES`.
         engine: the owner annotation's part before the first slash.
+
+    Raises:
+        ForbiddenError: the account has no rights on any kind.
     """
-    return [
-        owned
-        for kind in kinds.KINDS
-        for obj in _list_if_installed(cluster, Scope(kind.source.api, namespace))
-        if annotation_of(obj, OWNER_ANNOTATION).startswith(f"{engine}/")
-        for owned in [_read_owned(kind, obj)]
-        if _may_be_cancelled(obj, owned.handle)
-    ]
+    owned_objects, refusals = [], []
+    for kind in kinds.KINDS:
+        try:
+            objects = _list_if_installed(cluster, kind, namespace)
+        except ForbiddenError as error:
+            log.info("objects of kind %s are left out: %s", kind.name, error)
+            refusals.append(error)
+            continue
+        for obj in objects:
+            owned = _read_owned(kind, obj)
+            if owned.handle.owner.startswith(f"{engine}/") and _may_be_cancelled(obj, owned.handle):
+                owned_objects.append(owned)
+    if len(refusals) == len(kinds.KINDS):
+        raise refusals[0]
+    return owned_objects
 
 
-def names_of_owners(cluster: Cluster, kind: str, namespace: str, owners: Collection[str]) -> list[str]:
-    """The names of the objects of a kind, in a namespace, that some owners created, even of those that have
-    ended.
+def list_of_owner(cluster: Cluster, kind: str, namespace: str, owner: str) -> list[Handle]:
+    """The objects of a kind, in a namespace, that an owner created, even those that have ended. There are
+    none if the kind is not installed.
 
     Args:
         cluster: the API server.
         kind: the kind.
         namespace: the namespace.
-        owners: owner annotations. One that ends in a slash stands for all that begin with it.
+        owner: an owner annotation. One that ends in a slash stands for all that begin with it.
     """
-    prefixes = tuple(owner for owner in owners if owner.endswith("/"))
+    known = kinds.kind_of(kind)
+    handles = [_read_owned(known, obj).handle for obj in _list_if_installed(cluster, known, namespace)]
     return [
-        str(obj["metadata"]["name"])
-        for obj in client.list_objects(cluster, Scope(resource_of(kind), namespace)).items
-        if (owner := annotation_of(obj, OWNER_ANNOTATION)) in owners or owner.startswith(prefixes)
+        handle
+        for handle in handles
+        if handle.owner == owner or (owner.endswith("/") and handle.owner.startswith(owner))
     ]
 
 
-def _list_if_installed(cluster: Cluster, scope: Scope) -> list[Object]:
+def _list_if_installed(cluster: Cluster, kind: Kind, namespace: str) -> list[Object]:
     try:
-        return client.list_objects(cluster, scope).items
+        return client.list_objects(cluster, Scope(kind.source.api, namespace)).items
     except NotFoundError:
         return []
 

@@ -97,8 +97,8 @@ def evaluate_goal(handle: Handle, seen: ObservedObject) -> StageResult:
         return Failed(JobDisappearedError(f"{handle} was deleted and replaced by another of the same name"))
     if seen is None:
         if handle.uid:
-            message = f"{handle} was deleted by somebody else before it ended"
-            return Failed(JobDisappearedError(f"{message}; run the stage again to create it anew"))
+            message = f"{handle} was deleted by somebody else before it ended; submit it again"
+            return Failed(JobDisappearedError(message))
         return InProgress("does not exist yet", basic_outputs(handle))
     if isinstance(handle.goal, ExistsGoal):
         return Done(outputs_of(handle, seen))

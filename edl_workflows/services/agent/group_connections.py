@@ -26,9 +26,12 @@ from edl_workflows.services.agent.processes import plain_script
 from edl_workflows.training.program import read_program
 
 LOOK_SECONDS = 1.0
+FIRST_LOOK_SECONDS = 0.2
+"""Pause between looks at a program that is younger than `YOUNG_SECONDS`: it may end soon."""
+YOUNG_SECONDS = 30.0
 MEET_SECONDS = 300.0
 """How long a program may prepare, with its framework loaded, before it meets the others."""
-MIN_LOOKS = 10
+MIN_LOOKS = 5
 """So often a program that has ended must have been seen with its framework loaded, and alone."""
 
 _FRAMEWORK = re.compile(rb"/lib(torch|tensorflow)[\w-]*\.so|_pywrap_tensorflow|/jaxlib/|xla_extension")
@@ -49,11 +52,18 @@ class TcpConnection:
 def read_connections(pids: Sequence[int], proc: Path = Path("/proc")) -> Iterator[TcpConnection]:
     """The TCP sockets of processes, which share a network namespace."""
     inodes = {inode for pid in pids for inode in _socket_inodes(proc / str(pid) / "fd")}
-    for table in ("tcp", "tcp6") if inodes else ():
+    if inodes:
+        yield from _read_tables(proc / str(pids[0]) / "net", inodes)
+
+
+def _read_tables(folder: Path, inodes: set[str] | None = None) -> Iterator[TcpConnection]:
+    """The TCP sockets of a network namespace; with `inodes` only those. Sockets that were closed less than a
+    minute ago, which the kernel keeps for late packets, have no inode of their own."""
+    for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
-            for line in (proc / str(pids[0]) / "net" / table).read_text().splitlines()[1:]:
+            for line in (folder / table).read_text().splitlines()[1:]:
                 columns = line.split()
-                if columns[_INODE] in inodes:
+                if inodes is None or columns[_INODE] in inodes:
                     _, port = _parse_address(columns[_LOCAL])
                     yield TcpConnection(port, *_parse_address(columns[_REMOTE]))
 
@@ -117,6 +127,7 @@ class GroupConnections:
         self._text = text
         self._proc = proc
         self._clock = clock
+        self._started_at = clock()
         self._met = False
         self._loaded_at: float | None = None
         self._looks = 0
@@ -127,17 +138,21 @@ class GroupConnections:
         return self._met
 
     def start(self) -> Self:
-        """Look at the program's processes every second, in a thread, until it has met the others or ended."""
+        """Look at the program's processes again and again, in a thread, until it has met the others or
+        ended."""
         threading.Thread(target=self._watch, name="group", daemon=True).start()
         return self
 
     def _watch(self) -> None:
         while self.look():
-            time.sleep(LOOK_SECONDS)
+            young = self._clock() - self._started_at < YOUNG_SECONDS
+            time.sleep(FIRST_LOOK_SECONDS if young else LOOK_SECONDS)
 
     def look(self) -> bool:
         """Look at the program's processes once; returns whether there is more to see."""
         pids = [*process_tree(self._pid, self._proc)]
+        if not pids:
+            self._look_back()
         if not pids or self._met:
             return False
         if self._loaded_at is None and any(self._has_framework(pid) for pid in pids):
@@ -153,6 +168,8 @@ class GroupConnections:
             code: exit code of the program, if it has ended.
         """
         text = self._text
+        if code is not None:
+            self._look_back()
         if self._met:
             return False
         if text is not None and (text.uses_library or text.never_trains):
@@ -164,14 +181,21 @@ class GroupConnections:
         late = self._clock() - self._loaded_at > MEET_SECONDS
         return True if late or (code == 0 and self._looks >= MIN_LOOKS) else None
 
+    def _look_back(self) -> None:
+        """Look, after the program's end, for connections of a group that was closed since the last look."""
+        self._met = self._met or any(map(self._has_address, _read_tables(self._proc / "net")))
+
     def _leads_to_group(self, connection: TcpConnection) -> bool:
+        remote = connection.remote_host
+        return self._has_address(connection) or (
+            not _is_loopback(remote) and any(remote == self._address(host) for host, _ in self._others)
+        )
+
+    def _has_address(self, connection: TcpConnection) -> bool:
+        """Whether one of its ends is an address at which a member of the version is reached."""
         remote = (connection.remote_host, connection.remote_port)
-        return (
-            connection.port == self._own_port
-            or any(remote == (self._address(host), port) for host, port in self._others)
-            or any(
-                remote[0] == self._address(host) for host, _ in self._others if not _is_loopback(remote[0])
-            )
+        return connection.port == self._own_port or any(
+            remote == (self._address(host), port) for host, port in self._others
         )
 
     def _has_framework(self, pid: int) -> bool:

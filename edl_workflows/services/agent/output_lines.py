@@ -12,13 +12,16 @@ LINE_BYTES = 64 * 1024
 
 _CONTROLS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|[\s\x08]")
 """Movements of a terminal's cursor, which bars write, and white space."""
+_OTHER_WRITER = re.compile(rb"[^\s\x08\x1b,.;:)\]|%][^\r\n]*\n")
+"""How a piece of output begins that does not belong to the bar before it: a whole line, not a bar's rest."""
 
 
 class OutputLines:
     """Lines of an output that arrives in pieces of any length.
 
     A carriage return ends a state of a progress bar. Bars move many times a second, so one state every
-    `SHOW_SECONDS` is a line, and the last one.
+    `SHOW_SECONDS` is a line, and the last one. A message that another writer, such as a library on stderr,
+    adds while a bar stands is a line of its own.
 
     Args:
         clock: monotonic seconds.
@@ -30,6 +33,8 @@ class OutputLines:
         """What has come since the last line end or carriage return."""
         self._state = b""
         """The newest state of a bar before it, if it is no line yet."""
+        self._is_bar = False
+        """Whether the present line has a carriage return."""
         self._since: float | None = None
         """When the first of both came."""
         self._shown = b""
@@ -42,10 +47,13 @@ class OutputLines:
 
     def add(self, output: bytes) -> list[bytes]:
         """The lines that a piece of output completes."""
+        other = self._is_bar and self._text and _OTHER_WRITER.match(output)
+        lines = self._end_line(b"") if other else []
         *ended, begun = output.split(b"\n")
-        lines = [line for end in ended for line in self._end_line(end)]
+        lines += [line for end in ended for line in self._end_line(end)]
         *states, self._text = (self._text + begun).split(b"\r")
         self._state = _newest([self._state, *states])
+        self._is_bar = self._is_bar or bool(states)
         if self._since is None and (self._text or self._state):
             self._since = self._clock()
         if len(self._text) >= LINE_BYTES:
@@ -77,6 +85,7 @@ class OutputLines:
 
     def _forget(self, shown: bytes = b"") -> None:
         self._text, self._state, self._since, self._shown = b"", b"", None, shown
+        self._is_bar = False
 
 
 def _is_open(shown: bytes) -> bool:

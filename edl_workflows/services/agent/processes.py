@@ -20,6 +20,7 @@ from pathlib import Path
 
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.services.agent.output_lines import LINE_BYTES, OutputLines
+from edl_workflows.training.program import PROGRAMS
 from edl_workflows.training.signals import DUMP_STACKS
 
 LAST_LINES = 40
@@ -93,8 +94,8 @@ def explain_missing_script(command: Sequence[str], code: int, output: str) -> st
 
 
 def explain_end(code: int, output: str) -> str:
-    """A hint for a program that ended since a file with a relative path was not there, or since TensorFlow's
-    coordinator found no workers; "" for any other end.
+    """A hint for a program that ended since a file with a relative path, or beside a program that travelled,
+    was not there, or since TensorFlow's coordinator found no workers; "" for any other end.
 
     Args:
         code: exit code of the process, which began in this process's directory.
@@ -109,8 +110,15 @@ def explain_end(code: int, output: str) -> str:
         )
     missing = _NO_SUCH_FILE.fullmatch(errors[-1]) if errors else None
     path = missing["path"] if missing else "/"
-    if Path(path).is_absolute() or os.path.lexists(path):
+    beside = any(part.startswith(PROGRAMS) for part in Path(path).parts[:-1])
+    if (Path(path).is_absolute() and not beside) or os.path.lexists(path):
         return ""
+    if beside:
+        return (
+            f"edl agent: there is no {path}: the script runs as a copy in that folder, without the files "
+            "beside it; put them into the image or a volume, and give their absolute path, or one relative "
+            f"to the working directory {Path.cwd()}\n"
+        )
     return (
         f"edl agent: there is no {path} in the working directory {Path.cwd()}; files beside the script don't "
         "travel with it: put them into the image or a volume, and give their absolute path\n"

@@ -485,6 +485,7 @@ class Supervisor:
                 usage=meter.read(),
                 known=self._watch.latest.revision,
                 own_copy=self._own_copy(),
+                asks_to_leave=True,
             )
             try:
                 self._watch.offer(self._client.heartbeat(beat))

@@ -18,6 +18,7 @@ from edl_workflows.core.exceptions import (
     EdlError,
     ForbiddenError,
     ManifestError,
+    NotFoundError,
     UnavailableError,
 )
 from edl_workflows.core.jobs import manifests
@@ -100,8 +101,8 @@ class KubernetesBackend:
     def is_job_deleted(self) -> bool:
         try:
             job = client.find_listed(self._cluster, resources.ELASTIC_JOBS, self._job.metadata.name)
-        except ForbiddenError:
-            return True  # the rights of this master are deleted with the job
+        except (ForbiddenError, NotFoundError):
+            return True  # this master's rights are deleted with the job, the jobs with their definition
         except EdlError:
             return False
         return job is None or not _is_same(job, self._job) or manifests.is_terminating(job)

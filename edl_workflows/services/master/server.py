@@ -209,12 +209,12 @@ async def serve_master(parts: MasterParts, address: ListenAddress) -> int:
             asyncio.create_task(parts.autoscaler.run(), name="autoscaler"),
         ]
         over = asyncio.create_task(_until_over(parts, effects), name="over")
-        stopped = asyncio.create_task(stop.wait(), name="signal")
+        departed = asyncio.create_task(_serve_departures(parts, stop), name="departures")
         try:
-            await asyncio.wait([*running, over, stopped], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*running, over, departed], return_when=asyncio.FIRST_COMPLETED)
             _raise_failure(running)
             if not over.done():
-                await _serve_departures(parts)
+                await departed
                 return INTERRUPTED
             effects.log_unreported_end()
             outcome = parts.master.state.outcome
@@ -224,26 +224,33 @@ async def serve_master(parts: MasterParts, address: ListenAddress) -> int:
             parts.master.close()
             server.should_exit = True
             await asyncio.wait([running[2]], timeout=5)
-            for task in (over, stopped, *reversed(running)):
+            for task in (over, departed, *reversed(running)):
                 task.cancel()
-            await asyncio.gather(*running, over, stopped, return_exceptions=True)
+            await asyncio.gather(*running, over, departed, return_exceptions=True)
             if parts.master.stored.outcome is None:
                 await effects.last_report()
 
 
-async def _serve_departures(parts: MasterParts) -> None:
-    """Serve on for nodes that were told to end together with this master: they may still save.
+async def _serve_departures(parts: MasterParts, stop: asyncio.Event) -> None:
+    """Once this master is told to end, serve on for nodes that were told, too: they may still save. In a job
+    that ends as a whole the last checkpoint is made even if no node was told yet.
 
     If the master alone is told to end, as by an eviction, its nodes train on, and nobody waits.
     """
+    await stop.wait()
     master = parts.master
+
+    def is_needed() -> bool:
+        state = master.state
+        return leaving_steps.somebody_leaves(state) or leaving_steps.is_save_awaited(state, master.now())
+
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ASK_SECONDS):
             if await asyncio.to_thread(parts.outside.is_job_deleted):
                 leaving_steps.record_deletion(master.state)
                 master.changed(WriteUrgency.NOW)
-    await master.wait_until(lambda: leaving_steps.somebody_leaves(master.state), GATHER_SECONDS)
-    await master.wait_until(lambda: not leaving_steps.somebody_leaves(master.state), DEPARTURE_SECONDS)
+    await master.wait_until(is_needed, GATHER_SECONDS)
+    await master.wait_until(lambda: not is_needed(), DEPARTURE_SECONDS)
 
 
 async def _until_over(parts: MasterParts, effects: Effects) -> None:

@@ -2,8 +2,9 @@
 (`edl_workflows.training.collective.world`), and how its checkpoints are saved."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from edl_workflows.training.checkpoints.checkpoints import CheckpointStore
 from edl_workflows.training.checkpoints.remote_store import open_store
@@ -81,6 +82,17 @@ class Framework(Protocol):
 
     def meet(self) -> None:
         """Barrier: return when all members have called it."""
+        ...
+
+
+@runtime_checkable
+class ReplicaFramework(Protocol):
+    """What an adapter implements, in addition to `Framework`, whose members hold the model together in
+    replica groups."""
+
+    def guarding(self) -> AbstractContextManager[None]:
+        """A context for what the program computes with the model outside of a step. An error in it that the
+        loss of another process of the group may have caused ends this process as in a step."""
         ...
 
 

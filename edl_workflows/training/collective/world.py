@@ -43,7 +43,7 @@ from edl_workflows.training.collective.epochs import (
     of_numbers,
     to_numbers,
 )
-from edl_workflows.training.collective.framework import Framework, Saving, Wishes
+from edl_workflows.training.collective.framework import Framework, ReplicaFramework, Saving, Wishes
 from edl_workflows.training.collective.regrouping import (
     CannotTakePartError,
     GroupChanges,
@@ -60,7 +60,8 @@ if TYPE_CHECKING:
 DATA = "data"
 """Key of the data position in a saved state's metadata."""
 ENDS = "epochs"
-"""Key of the ends of epochs in a saved state's metadata; absent without `World.epochs`."""
+"""Key of the ends of epochs in a saved state's metadata; absent without `World.epochs`, in this process and
+those before it."""
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -121,6 +122,11 @@ class World:
         """
         return self._sampler.records_done
 
+    @property
+    def steps_left(self) -> int:
+        """Steps that are left of the present epoch, within `epochs`, else of all; -1: there is no end."""
+        return self._sampler.count_steps_left(self._epoch)
+
     def upcoming(self) -> Iterator[tuple[Sequence[int], ...]]:
         """What the iteration will yield from the next step on if the members stay the same, so that it can be
         read ahead (`edl_workflows.training.data.torch_data`)."""
@@ -178,7 +184,12 @@ class World:
         return self._ends.best
 
     def validate(
-        self, evaluate: Callable[[], Mapping[str, float]], monitor: str = "", *, maximize: bool = False
+        self,
+        evaluate: Callable[[], Mapping[str, float]],
+        monitor: str = "",
+        *,
+        maximize: bool = False,
+        stop: Callable[[Mapping[str, float]], bool] | None = None,
     ) -> dict[str, float]:
         """End an epoch with a validation. Call it once, in a turn of `epochs`, when all records of the epoch
         are trained.
@@ -190,6 +201,8 @@ class World:
             evaluate: returns metrics by name; called in all members, with the same model.
             monitor: the metric that says which model is the best; "" if there is only one.
             maximize: whether a greater value is better.
+            stop: whether training ends with this epoch. Called in all members with the metrics of rank 0,
+                whose decision counts, so it may depend on what differs between members, such as a clock.
 
         Returns:
             The metrics of rank 0, so that all members take the same decisions.
@@ -200,18 +213,26 @@ class World:
         """
         if not self._ends.ended < self._epoch < self._sampler.epoch:
             raise InvalidError("validate once at the end of each epoch, within a loop over epochs()")
-        metrics = {name: float(value) for name, value in evaluate().items()}
+        framework = self.framework
+        with framework.guarding() if isinstance(framework, ReplicaFramework) else contextlib.nullcontext():
+            metrics = {name: float(value) for name, value in evaluate().items()}
         monitor = choose_monitored(metrics, monitor)
+        decision: bool | None = None
+        stopped = False
         while self._ends.ended < self._epoch:
             try:
                 metrics = dict(zip(metrics, self._of_rank_0(list(metrics.values())), strict=True))
-                if self._ends.improves(metrics[monitor], maximize=maximize):
-                    self._save_best()
+                ends = self._ends.after(self._epoch, metrics[monitor], maximize=maximize)
+                if ends.best_epoch == self._epoch:
+                    self._save_best(ends)
+                if stop is not None:
+                    decision = stop(metrics) if decision is None else decision
+                    stopped = bool(self._of_rank_0([decision])[0])
                 self.framework.meet()
             except UnavailableError as error:
                 self._go_on(str(error))
             else:
-                self._ends = self._ends.after(self._epoch, metrics[monitor], maximize=maximize)
+                self._ends = replace(ends, stopped=stopped)
         metrics[monitor] = self._ends.value  # if another member had already ended the epoch
         if self.rank == 0:
             self.job.report(self.global_step, metrics)
@@ -337,10 +358,12 @@ class World:
             numbers = self.framework.broadcast(numbers)
         return [of_numbers(pair) for pair in zip(numbers[::2], numbers[1::2], strict=True)]
 
-    def _save_best(self) -> None:
+    def _save_best(self, ends: EpochEnds) -> None:
         part = self.job.replica_size > 1
+        before, self._ends = self._ends, ends
         if part or self.job.is_chief:
             self._best.save(self._two_stages, self.job.version, part=part)
+        self._ends = before
 
     def _boundary(self) -> None:
         if self._agreed.leave:
@@ -427,7 +450,8 @@ class World:
 
     @property
     def _metadata(self) -> dict[str, str]:
-        ends = {ENDS: json.dumps(asdict(self._ends))} if self._epoch else {}
+        by_epochs = self._epoch or self._ends.stopped or self._ends.best_epoch
+        ends = {ENDS: json.dumps(asdict(self._ends))} if by_epochs else {}
         return {DATA: json.dumps(self._sampler.state_dict()), **ends}
 
 

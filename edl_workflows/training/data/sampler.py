@@ -64,6 +64,12 @@ class Dataset:
             )
         return count
 
+    def count_steps(self, max_workers: int) -> int:
+        """Number of steps of a whole epoch, such as for a schedule of the learning rate. With `global_batch`
+        it is the same for any maximum number of workers (`TrainingCluster.max_workers`)."""
+        count = self.count_mini_batches(max_workers)
+        return -(-self.size // (self.global_batch or count * self.batch_size))
+
 
 class ElasticSampler:
     """A position in the data set, and the records that follow it.
@@ -103,8 +109,18 @@ class ElasticSampler:
     @property
     def batch_records(self) -> int:
         """Records of all members in the next step; fewer in the last step of an epoch."""
-        whole = self._dataset.global_batch or self._count * self._dataset.batch_size
-        return min(whole, self._dataset.size - self.completed)
+        return min(self._step_records, self._dataset.size - self.completed)
+
+    def count_steps_left(self, epoch: int = 0) -> int:
+        """Number of steps from here to the end of an epoch, 0 if it is over; by default to the end of the
+        last one, -1 if there is none."""
+        last = epoch or self._dataset.num_epochs
+        if last < 1:
+            return -1
+        if self.epoch > last:
+            return 0
+        left = -(-(self._dataset.size - self.completed) // self._step_records)
+        return left + (last - self.epoch) * self._dataset.count_steps(self._max_workers)
 
     def mini_batches(self, rank: int, members: int) -> tuple[Sequence[int], ...]:
         """The records of a member's mini-batches in the next step.
@@ -178,6 +194,10 @@ class ElasticSampler:
             raise InvalidError(f"epoch {epoch} of {self._dataset.size} records has no position {completed}")
         self.epoch, self.completed = epoch, completed
         self._order = self._shuffled()
+
+    @property
+    def _step_records(self) -> int:
+        return self._dataset.global_batch or self._count * self._dataset.batch_size
 
     def _mini_batch(self, number: int) -> Sequence[int]:
         each, rest = divmod(self.batch_records, self._count)

@@ -35,6 +35,11 @@ class Turns(Protocol):
         """The indices of the records in this member's mini-batches, for each turn of the loop."""
         ...
 
+    @property
+    def steps_left(self) -> int:
+        """Number of turns that are left; -1 if there is no last one."""
+        ...
+
     def upcoming(self) -> Iterator[MiniBatches]:
         """The same from the next turn on, assuming that the members stay the same."""
         ...
@@ -69,6 +74,18 @@ class ElasticDataLoader:
         settings = {"generator": torch.Generator(), "persistent_workers": options.get("num_workers", 0) > 0}
         self._ahead: Iterator[Any] = iter(())  # kept from one epoch to the next
         self._loader = DataLoader(records, batch_sampler=self._sampler, **{**settings, **options})
+
+    def __len__(self) -> int:
+        """Number of turns that the loop has left, in each of which `World.step` makes one step: of the
+        present epoch within `World.epochs`, else of all. At the beginning of an epoch that is its number of
+        steps, whatever the number of members; in a resumed epoch, the rest.
+
+        Raises:
+            TypeError: `Dataset.num_epochs` is endless.
+        """
+        if self._run.steps_left < 0:
+            raise TypeError("an endless training has no length: loop over run.epochs()")
+        return self._run.steps_left
 
     def __iter__(self) -> Iterator[list[Any]]:
         """The collated mini-batches of each turn, within `World.epochs` of one epoch. Mini-batches without

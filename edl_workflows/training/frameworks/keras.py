@@ -25,7 +25,7 @@ import numpy as np
 from edl_workflows.core.exceptions import CheckpointError, InvalidError
 from edl_workflows.core.protocol.cluster import CheckpointRef
 from edl_workflows.training.collective.world import World
-from edl_workflows.training.frameworks.keras_model import KerasModel, by_path, take_records
+from edl_workflows.training.frameworks.keras_model import KerasModel, KerasProgress, by_path, take_records
 from edl_workflows.training.frameworks.saved_model import open_model
 from edl_workflows.training.frameworks.tensorflow_collective import (
     Dataset,
@@ -43,6 +43,7 @@ _REFUSED = {
     keras.callbacks.BackupAndRestore: "the job itself restores its newest checkpoint",
     keras.callbacks.ReduceLROnPlateau: "its state would be lost with a process: use a schedule of steps",
     keras.callbacks.LearningRateScheduler: "use a schedule of the optimizer, which counts steps",
+    KerasProgress: "fit itself reports steps and metrics",
 }
 
 
@@ -100,7 +101,8 @@ def fit(
         seed: see `Dataset`.
         global_batch: see `Dataset`.
         callbacks: callbacks of Keras. Their methods for epochs and for the whole training are called in all
-            members, with the same numbers; those that write files only in rank 0. They may stop training.
+            members, with the same numbers; those that write files only in rank 0. They may stop training;
+            those of rank 0 decide.
 
     Returns:
         For each metric its values, one per epoch that this process took part in.
@@ -155,11 +157,9 @@ def _fit_mirrored(
             called.begin(epoch)
             losses = [run.step([take_records(x, y, i) for i in mini_batches])[1] for mini_batches in run]
             evaluate = partial(_evaluate, parts.model, losses, validation_data, dataset.batch_size)
-            logs = run.validate(evaluate, monitor, maximize=maximize)
-            for name, value in logs.items():
+            stop = partial(called.end, epoch)
+            for name, value in run.validate(evaluate, monitor, maximize=maximize, stop=stop).items():
                 history.setdefault(name, []).append(value)
-            if called.end(epoch, logs):
-                break
         called.finish()
     return history
 
@@ -214,7 +214,7 @@ class _Callbacks:
             callback.on_epoch_begin(epoch - 1)
 
     def end(self, epoch: int, logs: Mapping[str, float]) -> bool:
-        """End an epoch; whether training stops."""
+        """End an epoch; whether the callbacks of this member want training to stop."""
         for callback in self._present():
             callback.on_epoch_end(epoch - 1, dict(logs))
         return bool(self._model.stop_training)
@@ -243,6 +243,11 @@ def _check_callbacks(callbacks: Sequence[Any]) -> None:
         for refused, reason in _REFUSED.items():
             if isinstance(callback, refused):
                 raise InvalidError(f"{type(callback).__name__} does not work in an elastic job: {reason}")
+        if isinstance(callback, keras.callbacks.EarlyStopping) and callback.restore_best_weights:
+            raise InvalidError(
+                "EarlyStopping(restore_best_weights=True) does not work in an elastic job: the weights would "
+                "be lost with a process: take the checkpoint in the folder best"
+            )
 
 
 def _evaluate(

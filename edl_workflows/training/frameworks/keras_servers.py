@@ -202,7 +202,7 @@ def _train_epochs(
         if losses and batch.epoch > epoch:
             yield epoch, step, float(np.mean(losses))
             losses.clear()
-        epoch = batch.epoch
+        epoch = max(epoch, batch.epoch)  # a lost worker's shard of an earlier epoch may come late
         step, loss = run.step(**take_records(*records, batch.indices))
         losses.append(loss)
     if losses:

@@ -142,9 +142,8 @@ class MirroredTraining:
     def join(self, place: Place) -> None:
         """Form the group, build the model, and make a warm-up step that is undone."""
         try:
-            if (
-                self._threads
-            ):  # 0 is TensorFlow's default; it refuses a change once it runs, even to the same value
+            # 0 is TensorFlow's default; it refuses a change once it runs, even to the same value.
+            if self._threads:
                 tf.config.threading.set_intra_op_parallelism_threads(self._threads)
                 tf.config.threading.set_inter_op_parallelism_threads(self._threads)
             self._group = _collectively(lambda: AllReduceGroup(place))

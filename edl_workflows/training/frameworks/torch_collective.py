@@ -220,6 +220,10 @@ class TorchTraining:
         group = self._group
         return max(0.0 if group is None else group.waiting, self._replica.waiting)
 
+    def guarding(self) -> contextlib.AbstractContextManager[None]:
+        """A context for what the program computes with the model outside of a step."""
+        return self._replica.guarding()
+
     def any_of_replica(self, wanted: bool) -> bool:
         """Whether `wanted` is true in at least one process of this process's replica group."""
         return any(self._replica.gather(wanted))

@@ -194,9 +194,9 @@ class ReplicaGroup:
         try:
             yield
         except RuntimeError as error:
-            log.exception("a step of the replica group failed")
+            log.exception("the replica group failed")
             self._broken = True
-            self._job.cluster_lost(f"a step of the replica group failed: {_one_line(error)}", _FAILED)
+            self._job.cluster_lost(f"the replica group failed: {_one_line(error)}", _FAILED)
 
     def close(self) -> None:
         """Disconnect from the other processes if they are connected over NCCL; see `NcclGroup.leave`."""

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG
+from airflow.sdk import DAG, TaskGroup
 
 from edl_workflows.airflow.decorators import elastic_task
 from edl_workflows.airflow.task_groups import elastic_job
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
 from edl_workflows.operators.stages import CancelJobOperator, DeleteJobOperator
+from edl_workflows.sensors.job import JobSensor
 
 pytestmark = pytest.mark.filterwarnings("ignore:::(?!edl_workflows)")
 
@@ -89,6 +90,43 @@ def test_what_can_be_repeated_is_retried_by_default() -> None:
     assert (job.trained.retries, job.cancel.retries, job.submit.retries) == (2, 2, 0)
     assert job.trained.retry_delay == timedelta(seconds=10)
     assert (told.trained.retries, told.cancel.retries) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("defaults", "own", "expected"),
+    [
+        ({}, {}, (2, 10)),
+        ({"retries": 0}, {}, (0, 300)),
+        ({"retries": 3, "retry_delay": timedelta(seconds=7)}, {}, (3, 7)),
+        ({}, {"retries": 1}, (1, 300)),
+        ({}, {"retry_delay": 20}, (2, 20)),
+        ({}, {"default_args": {"retries": 4}}, (4, 300)),
+    ],
+)
+def test_a_mapped_task_has_the_same_retries(
+    defaults: dict[str, Any], own: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    """The scheduler reads the retries of a mapped task before any instance is made."""
+    with DAG("mapped", schedule=None, default_args=defaults):
+        plain = JobSensor(task_id="plain", kind="ElasticJob", name="a", **own)
+        mapped: Any = JobSensor.partial(task_id="mapped", kind="ElasticJob", **own).expand(name=["a", "b"])
+        submit: Any = SubmitElasticJobOperator.partial(task_id="submit").expand(manifest=[{}])
+
+    for task in (plain, mapped):
+        assert (task.retries, task.retry_delay) == (expected[0], timedelta(seconds=expected[1]))
+    assert submit.retries == defaults.get("retries", 0), "as often as Airflow says"
+
+
+def test_a_group_gives_its_retries_to_a_mapped_task() -> None:
+    """The default arguments of a task group are above those of its DAG."""
+    defaults: Any = {"retries": 5}
+    with (
+        DAG("grouped", schedule=None, default_args={"retries": 0}),
+        TaskGroup("group", default_args=defaults),
+    ):
+        mapped: Any = JobSensor.partial(task_id="mapped", kind="ElasticJob").expand(name=["a"])
+
+    assert mapped.retries == 5
 
 
 def test_a_path_is_read_when_the_file_is_parsed(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """The ends of epochs of a collective job: the loop, validation, early stop, the best checkpoint."""
 
+import contextlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_workflows.core.exceptions import CheckpointError, InvalidError, UnavailableError
+from edl_workflows.core.protocol.nodes import CLUSTER_LOST_EXIT_CODE
 from edl_workflows.core.protocol.training import StepReport
 from edl_workflows.training.checkpoints.checkpoints import CheckpointStore
 from edl_workflows.training.checkpoints.tensors import State
@@ -116,6 +119,46 @@ def test_the_best_checkpoint_stays_beside_the_newest(start: Any, tmp_path: Path)
     assert open_model(tmp_path).checkpoint.step == 4 * STEPS
 
 
+def saved_ends(folder: Path) -> dict[str, Any]:
+    """The ends of epochs in the metadata of the only checkpoint in a folder."""
+    (file,) = folder.glob("*/*.safetensors")
+    header = file.read_bytes()
+    size = int.from_bytes(header[:8], "little")
+    return dict(json.loads(json.loads(header[8 : 8 + size])["__metadata__"]["epochs"]))
+
+
+def test_the_best_checkpoint_says_what_made_it_the_best(start: Any, tmp_path: Path) -> None:
+    """Its metadata is that of the end of its own epoch, also after a restart between the last step of an
+    epoch and its end; a training that begins with it goes on with the next epoch."""
+
+    def train(run: World, lost_in: int, lost: Callable[[World], object], losses: Sequence[float]) -> None:
+        for epoch in run.epochs():
+            train_epoch(run)
+            if epoch == lost_in:
+                lost(run)
+            run.validate(lambda: {"val_loss": losses[epoch]})  # noqa: B023 - called at once
+
+    def die(_run: World) -> None:
+        raise Interrupted
+
+    with pytest.raises(Interrupted), start() as run:
+        train(run, 2, save_and_die, [1.0, 0.75])
+    expected = {"stopped": False, "ended": 1, "value": 0.75, "best": 0.75, "best_epoch": 1}
+    assert saved_ends(tmp_path / "best") == expected
+    with pytest.raises(Interrupted), start() as run:
+        train(run, 3, die, [1.0, 0.75, 0.5])
+    expected = {"stopped": False, "ended": 2, "value": 0.5, "best": 0.5, "best_epoch": 2}
+    assert saved_ends(tmp_path / "best") == expected
+
+    for checkpoint in tmp_path.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
+    (best,) = (tmp_path / "best").iterdir()
+    best.rename(tmp_path / best.name)
+    with start() as run:
+        assert [(epoch, train_epoch(run)) for epoch in run.epochs()] == [(3, STEPS), (4, STEPS)]
+    assert (run.best, run.epochs_since_best) == (0.5, 2)
+
+
 def test_a_metric_may_be_maximized(start: Any, tmp_path: Path) -> None:
     """`maximize` is for metrics such as accuracy."""
     curve = iter([0.7, 0.9, 0.8, 0.8])
@@ -129,8 +172,8 @@ def test_a_metric_may_be_maximized(start: Any, tmp_path: Path) -> None:
 
 def test_a_training_that_was_left_early_is_over(start: Any) -> None:
     """After an early stop, a process that starts again, such as when the last one was lost while it ended,
-    trains nothing."""
-    for expected in ([1, 2], []):
+    trains nothing, however often: its own last checkpoint says so, too."""
+    for expected in ([1, 2], [], []):
         epochs = []
         with start() as run:
             for epoch in run.epochs():
@@ -140,6 +183,39 @@ def test_a_training_that_was_left_early_is_over(start: Any) -> None:
                 if run.epochs_since_best >= 1:
                     break
         assert epochs == expected
+
+
+class Follower(OneNumber):
+    """An adapter for a member that gets a decision of another rank 0: its own ones are 0 or 1."""
+
+    def __init__(self, decision: bool) -> None:
+        super().__init__()
+        self.decision = decision
+
+    def broadcast(self, numbers: Sequence[int]) -> list[int]:
+        of_decision = list(numbers) in [list(to_numbers(decision)) for decision in (0.0, 1.0)]
+        return list(to_numbers(self.decision)) if of_decision else super().broadcast(numbers)
+
+
+@pytest.mark.parametrize("decision", [False, True])
+def test_the_decision_of_rank_0_to_stop_counts(start: Any, decision: bool) -> None:
+    """All members end training with the same epoch, even where one, such as by its own clock, would decide
+    something else. A process that starts again trains nothing."""
+    asked: list[dict[str, float]] = []
+
+    def stop(metrics: Mapping[str, float]) -> bool:
+        asked.append(dict(metrics))
+        return not decision
+
+    for turns in ([1] if decision else [1, 2, 3, 4], []):
+        epochs = []
+        with start(framework=Follower(decision)) as run:
+            for epoch in run.epochs():
+                train_epoch(run)
+                run.validate(lambda: {"val_loss": 0.5}, stop=stop)
+                epochs.append(epoch)
+        assert epochs == turns
+    assert asked == [{"val_loss": 0.5}] * (1 if decision else 4)
 
 
 @pytest.mark.parametrize(("saved_after", "expected"), [("the last step", 1), ("validation", 2)])
@@ -204,6 +280,34 @@ def test_a_group_that_breaks_while_it_validates(start: Any) -> None:
 
     with pytest.raises(SystemExit):
         train()
+
+
+class Guarding(OneNumber):
+    """An adapter of a replica group that has lost a member: errors end the process as one of a lost group."""
+
+    @contextlib.contextmanager
+    def guarding(self) -> Iterator[None]:
+        with pytest.raises(RuntimeError):
+            yield
+        raise SystemExit(CLUSTER_LOST_EXIT_CODE)
+
+
+def test_a_replica_group_that_breaks_while_it_validates(start: Any) -> None:
+    """The processes of a replica group compute a validation together. If one is lost, the error of the others
+    is treated as in a step."""
+
+    def evaluate() -> dict[str, float]:
+        raise RuntimeError("connection closed by peer")
+
+    def train() -> None:
+        with start(framework=Guarding()) as run:
+            for _ in run.epochs():
+                train_epoch(run)
+                run.validate(evaluate)
+
+    with pytest.raises(SystemExit) as ended:
+        train()
+    assert ended.value.code == CLUSTER_LOST_EXIT_CODE
 
 
 def test_what_validate_refuses(start: Any) -> None:

@@ -18,7 +18,14 @@ from edl_workflows.core.protocol.nodes import (
 from edl_workflows.core.protocol.sync import SyncJoin
 from edl_workflows.core.protocol.training import StepReport
 from edl_workflows.training.client import LONGEST_DELAY
-from tests.unit.training.fake_master import Connect, FakeMaster, cluster, eventually, in_background
+from tests.unit.training.fake_master import (
+    Connect,
+    FakeMaster,
+    cluster,
+    eventually,
+    in_background,
+    in_place,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -133,6 +140,24 @@ def test_successor_waits_until_its_version_is_active(master: FakeMaster, connect
     assert not thread.is_alive()
     assert not raised
     assert job.cluster.restore == CheckpointRef(uri="/ckpt/9", step=9)
+
+
+def test_the_log_says_that_a_group_is_over_and_what_follows(
+    master: FakeMaster, connected: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning, which is shown without any configuration of logging, names the reason, and another one the
+    number of workers that go on."""
+    master.say(active=in_place(1, (0, 1)), next=None)
+    job = connected(1)
+    thread, raised = in_background(lambda: job.wait_for_successor("connection reset"))
+    assert eventually(lambda: [record.message for record in caplog.records if record.levelname == "WARNING"])
+    master.say(active=in_place(2, (0,)))
+    thread.join(240)
+    assert not raised
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "the group of cluster version 1 is over: connection reset",
+        "training goes on with 1 worker; a step that was not complete is repeated",
+    ]
 
 
 def test_process_of_an_old_version_takes_no_work(master: FakeMaster, connected: Connect) -> None:

@@ -143,18 +143,65 @@ def test_callbacks_and_early_stop(adapter: Any, job: Any, tmp_path: Path) -> Non
     assert open_model(tmp_path / "best").checkpoint.step > 0
 
 
-def test_what_is_refused(adapter: Any, job: Any, tmp_path: Path) -> None:
-    """Callbacks whose state the job does not keep, and layers that can't be told apart."""
-    keras = adapter.keras
+def test_the_stop_of_rank_0_counts(
+    adapter: Any, job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A callback that stops this member alone, such as by its own clock, does not: the others would wait for
+    it for ever."""
+
+    class Stop(adapter.keras.callbacks.Callback):  # type: ignore[misc]
+        """Stops after the first epoch."""
+
+        def on_epoch_end(self, _epoch: int, _logs: Any = None) -> None:
+            self.model.stop_training = True
+
     x, y = values()
-    with pytest.raises(InvalidError, match="ReduceLROnPlateau does not work in an elastic job"):
+    for folder, of_rank_0, epochs in (("own", lambda _, numbers: numbers, 1), ("other", _never, 3)):
+        monkeypatch.setattr(adapter.World, "_of_rank_0", of_rank_0)
+        history = adapter.fit(
+            job(1 if folder == "own" else 2),
+            lambda: build(adapter),
+            x,
+            y,
+            adapter.TrainingOptions(tmp_path / folder),
+            epochs=3,
+            callbacks=[Stop()],
+        )
+        assert len(history["loss"]) == epochs
+
+
+def _never(_run: Any, numbers: list[Any]) -> list[Any]:
+    """What another rank 0 has: the same metrics, and no wish to stop."""
+    return [0.0 if number is True else number for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda keras: keras.keras.callbacks.ReduceLROnPlateau(), "ReduceLROnPlateau does not work"),
+        (
+            lambda keras: keras.keras.callbacks.EarlyStopping("val_loss", restore_best_weights=True),
+            "restore_best_weights.* folder best",
+        ),
+        (lambda keras: keras.KerasProgress(), "KerasProgress does not work in an elastic job: .* reports"),
+    ],
+)
+@pytest.mark.parametrize("collective", [True, False])
+def test_what_is_refused(
+    adapter: Any, job: Any, tmp_path: Path, make: Any, reason: str, collective: bool
+) -> None:
+    """Callbacks whose state the job does not keep, and those that would report a second time, with all-reduce
+    and with parameter servers."""
+    x, y = values()
+    process: Any = job(1) if collective else SimpleNamespace(cluster=SimpleNamespace(collective=False))
+    with pytest.raises(InvalidError, match=reason):
         adapter.fit(
-            job(1),
+            process,
             lambda: build(adapter),
             x,
             y,
             adapter.TrainingOptions(tmp_path),
-            callbacks=[keras.callbacks.ReduceLROnPlateau()],
+            callbacks=[make(adapter)],
         )
 
 
@@ -262,6 +309,36 @@ def test_the_graph_with_parameter_servers(adapter: Any, tmp_path: Path) -> None:
     assert ends.history["val_loss"][-1] == pytest.approx(expected["loss"], abs=1e-4)
     assert ends.history["val_accuracy"][-1] == pytest.approx(expected["accuracy"], abs=1e-6)
     assert abs(alone.model.get_layer("second").moving_mean.numpy()).sum() > 0
+
+
+def test_an_epoch_with_servers_ends_once(adapter: Any) -> None:
+    """A lost worker's shard of an earlier epoch, which the master hands out before those of the next, neither
+    reopens its epoch nor ends it again."""
+    servers: Any = import_module("edl_workflows.training.frameworks.keras_servers")
+    batches = [SimpleNamespace(epoch=epoch, indices=[0]) for epoch in (1, 1, 2, 2, 1, 2, 2, 3)]
+    steps = iter(range(1, 9))
+    run = SimpleNamespace(
+        job=SimpleNamespace(batches=lambda _name, **_params: batches),
+        step=lambda **_inputs: (next(steps), 0.5),
+    )
+    ended = [epoch[:2] for epoch in servers._train_epochs(run, (np.zeros(1), np.zeros(1)), {})]
+    assert ended == [(1, 2), (2, 7), (3, 8)]
+
+
+def test_a_late_shard_of_an_ended_epoch(adapter: Any) -> None:
+    """The master leases the shard of a lost worker first, even when its epoch has ended for the chief: no
+    epoch ends twice."""
+    servers: Any = import_module("edl_workflows.training.frameworks.keras_servers")
+    steps = iter(range(1, 9))
+    batches = [SimpleNamespace(epoch=epoch, indices=[0]) for epoch in (1, 1, 2, 1, 1, 2, 3)]
+    run: Any = SimpleNamespace(
+        job=SimpleNamespace(batches=lambda _name, **_params: batches),
+        step=lambda **_records: (next(steps), 0.0),
+    )
+
+    ends = [(epoch, step) for epoch, step, _ in servers._train_epochs(run, values(), {})]
+
+    assert ends == [(1, 2), (2, 6), (3, 7)]
 
 
 def test_what_parameter_servers_refuse(adapter: Any, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def status_patch(
             "phase": phase,
             "reason": outcome.reason,
             "message": outcome.message,
-            "observed_generation": facts.job.metadata.generation,
+            "observed_generation": facts.job.decided_generation,
             "conditions": update_conditions(old, outcome, CREATED, facts.now),
             "replica_statuses": _by_task(facts, phase, count.anew),
             "replicas": old.replicas if phase.final else len(facts.replicas),

@@ -26,13 +26,13 @@ before they begin."""
 
 _LIBRARY = "edl_workflows.training"
 _CALLER = "edl_workflows.training.function"
+"""Every program that was made from a function imports it."""
 _COORDINATED = frozenset({"ClusterCoordinator", "ParameterServerStrategy", "ParameterServerStrategyV2"})
 """TensorFlow's names for parameter servers with one coordinator."""
 _SESSIONS = re.compile(r"\b(v1|tf1|edl_workflows)\b")
 """The namespaces in which these names stand for something else: workers with sessions of their own."""
 _REPORTS = frozenset({f"{_LIBRARY}.progress", f"{_LIBRARY}.report_result"})
 """Functions for programs that don't use the library otherwise."""
-"""Every program that was made from a function imports it."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ make them. Pure.
 from collections.abc import Sequence
 
 from edl_workflows.core.jobs import manifests
-from edl_workflows.core.jobs.actions import Event
+from edl_workflows.core.jobs.actions import Event, Manifest
 from edl_workflows.core.jobs.elastic_job.facts import ElasticJobFacts
 from edl_workflows.core.jobs.elastic_job.model import ElasticJobPhase
 from edl_workflows.core.jobs.elastic_job.status import replica_statuses
@@ -26,8 +26,9 @@ def why_pods_are_missing(facts: ElasticJobFacts) -> str:
 
 def find_hopeless_role(facts: ElasticJobFacts) -> str:
     """Why the job can't go on, since the API server will never accept the pods of a role, and the role has
-    none; "" if it can. A job that has some of the role's pods goes on with these."""
-    plan = _find_plan(facts)
+    none; "" if it can. A job that has some of the role's pods goes on with these, and one that is suspended
+    needs none."""
+    plan = None if facts.job.spec.suspend else _find_plan(facts)
     if plan is None or not plan.finished or plan.status.reason != POD_REFUSED:
         return ""
     present = {
@@ -61,7 +62,16 @@ def _find_plan(facts: ElasticJobFacts) -> ScalePlan | None:
     to make a pod that the job still needs."""
     asked = [plan for plan in facts.plans if plan.auto]
     waiting = (p for p in asked if not p.finished and p.status.reason == POD_REFUSED)
-    return next(waiting, None) or _find_failed(facts, [p for p in reversed(asked) if p.finished])
+    ended = [p for p in reversed(asked) if p.finished and _is_of_master(p, facts.master)]
+    return next(waiting, None) or _find_failed(facts, ended)
+
+
+def _is_of_master(plan: ScalePlan, master: Manifest | None) -> bool:
+    """Whether the newest master made the plan. It asks again for what an earlier one did not get, perhaps
+    with a corrected template."""
+    created = plan.metadata.creation_timestamp
+    began = manifests.parse_time(master["metadata"].get("creationTimestamp")) if master else None
+    return created is not None and began is not None and created >= began
 
 
 def _find_failed(facts: ElasticJobFacts, newest_first: Sequence[ScalePlan]) -> ScalePlan | None:

@@ -61,10 +61,10 @@ class FaultTolerance(Model):
             (``necessary``), or any (``all``). A worker of a collective job counts only while fewer than
             ``minNodes`` workers have joined, unless it is critical.
         hang_timeout_seconds: training hangs when nothing moves for so long although its processes live: no
-            step, no record, no checkpoint. 0: nobody looks. Before the first step of a cluster version
-            `first_step_timeout_seconds` holds instead.
+            step, no record, no checkpoint. 0: nobody looks.
         first_step_timeout_seconds: how long the first step of a cluster version may take before it counts as
-            a hang: it compiles, restores and fills caches. 0: as long as it likes.
+            a hang, if that is longer than ``hangTimeoutSeconds``: it compiles, restores and fills caches. 0:
+            as long as it likes.
         hang_action: what follows. In each case every training process first writes the stack of all its
             threads to its log. ``log``: no more than that and a warning. ``restart``: the training processes
             are restarted together, in their pods, from the newest checkpoint; if the members of a collective

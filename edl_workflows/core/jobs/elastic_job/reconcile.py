@@ -69,8 +69,8 @@ def reconcile(job: ElasticJob, observed: Observed) -> Actions:
 def _finished(facts: ElasticJobFacts, outcome: PhaseVerdict) -> Actions:
     if outcome.reason == DEADLINE_EXCEEDED and facts.live(*_NODE_TYPES, names.MASTER_TYPE):
         return _act(facts, outcome, delete=_stop_next(facts))
-    running = [p for p in facts.live(*_NODE_TYPES, names.MASTER_TYPE) if not manifests.is_terminating(p)]
-    return _act(facts, outcome, delete=_delete([*running, *facts.services]))
+    live = facts.live(*_NODE_TYPES, names.MASTER_TYPE)
+    return _act(facts, outcome, delete=_delete([*live, *facts.services]))
 
 
 def _verdict(facts: ElasticJobFacts) -> PhaseVerdict | None:
@@ -128,7 +128,7 @@ def _stop_next(facts: ElasticJobFacts) -> Iterator[Deletion]:
     """Stop workers first: the chief saves a checkpoint before its pod ends, for which it needs the servers
     and the master. Pods get the time that saves took, whatever their templates allow."""
     going = facts.live(*_WORKERS) or facts.live(names.PS_TYPE, names.MASTER_TYPE)
-    for deletion in _delete(p for p in going if not manifests.is_terminating(p)):
+    for deletion in _delete(going):
         yield replace(deletion, grace_seconds=_last_grace(facts))
 
 
@@ -177,10 +177,11 @@ def _run(facts: ElasticJobFacts) -> Actions:
     create = (*missing, *(_new_master(facts) if complete else ()))
     replaced = facts.masters[:-1]
     disrupted = [p for p in replaced if pod_state.has_ended(p) and _disrupted(p)]
-    outlived = [p for p in replaced if pod_state.outliving_containers(p) and not manifests.is_terminating(p)]
+    outlived = [p for p in replaced if pod_state.outliving_containers(p)]
     # Their state is fenced and their names are not used again. While they exist, agents would ask them, too.
-    gone = (manifests.delete_by_force(p) for p in replaced if facts.is_gone(p))
-    delete = (*_delete([*disrupted, *outlived, *_old_pods(facts)]), *gone)
+    gone = [p for p in replaced if facts.is_gone(p) and not manifests.waits_for_finalizer(p)]
+    ended = _delete([*disrupted, *outlived, *_old_pods(facts)])
+    delete = (*ended, *map(manifests.delete_by_force, gone))
     new = facts.job.status.phase in (None, ElasticJobPhase.CREATED)
     outcome = _phase(facts) if complete or not new else PhaseVerdict(ElasticJobPhase.CREATED, "JobCreated")
     actions = _act(facts, outcome, create=create, delete=delete)
@@ -332,4 +333,5 @@ def _old_plans(facts: ElasticJobFacts) -> Iterator[Deletion]:
 
 
 def _delete(objects: Iterable[Manifest]) -> tuple[Deletion, ...]:
-    return tuple(manifests.delete_object(o) for o in objects)
+    """Deletions of the objects that are not being deleted already."""
+    return tuple(manifests.delete_object(o) for o in objects if not manifests.is_terminating(o))

@@ -62,7 +62,7 @@ def status_patch(
             "phase": outcome.phase,
             "reason": outcome.reason,
             "message": outcome.message,
-            "observed_generation": facts.job.metadata.generation,
+            "observed_generation": facts.job.decided_generation,
             "conditions": _conditions(facts, outcome),
             "replica_statuses": replica_statuses(facts, outcome.phase),
             "start_time": old.start_time or facts.now,

@@ -41,7 +41,7 @@ def status_patch(
             "phase": verdict.phase,
             "reason": verdict.reason,
             "message": verdict.message,
-            "observed_generation": job.metadata.generation,
+            "observed_generation": job.decided_generation,
             "conditions": update_conditions(old, verdict, created, facts.now),
             "replica_statuses": {
                 str(kind): _count(facts, kind, [r for r in facts.replicas if r.kind is kind], verdict.phase)

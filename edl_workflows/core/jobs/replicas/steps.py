@@ -50,9 +50,11 @@ def apply_obstacle(
     """
     obstacle = obstacles.find_refusal(facts.observed, create)
     if obstacle is None:
-        if verdict.phase.final or facts.observed.settings.force_delete_lost_pods:
+        if verdict.phase.final:
             return verdict, None
-        obstacle, phase = obstacles.find_lost(facts.lost), None
+        forced = facts.observed.settings.force_delete_lost_pods
+        kept = [pod for pod in facts.lost if not forced or manifests.waits_for_finalizer(pod)]
+        obstacle, phase = obstacles.find_lost(kept), None
     if obstacle is None:
         return verdict, None
     return PhaseVerdict(phase or verdict.phase, obstacle.reason, obstacle.message), obstacle
@@ -61,7 +63,9 @@ def apply_obstacle(
 def settle_lost_pods(facts: JobFacts[Any, Any], actions: Actions) -> Actions:
     """The same actions with what lost pods need: their deletion by force, if the installation allows it, and
     the next decision when the next pod counts as gone."""
-    forced = facts.lost if facts.observed.settings.force_delete_lost_pods else ()
+    forced = []
+    if facts.observed.settings.force_delete_lost_pods:
+        forced = [pod for pod in facts.lost if not manifests.waits_for_finalizer(pod)]
     actions = replace(
         actions,
         delete=(*actions.delete, *map(manifests.delete_by_force, forced)),

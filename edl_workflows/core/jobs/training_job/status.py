@@ -41,7 +41,7 @@ def status_patch(facts: TrainingJobFacts, outcome: PhaseVerdict) -> dict[str, An
             "phase": outcome.phase,
             "reason": outcome.reason,
             "message": outcome.message,
-            "observed_generation": facts.job.metadata.generation,
+            "observed_generation": facts.job.decided_generation,
             "conditions": update_conditions(old, outcome, _created(facts), facts.now, _other_true(outcome)),
             "replica_statuses": _replica_statuses(facts, outcome.phase),
             "start_time": None if outcome.phase is TrainingJobPhase.SUSPENDED else start,

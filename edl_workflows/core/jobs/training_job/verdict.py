@@ -68,7 +68,7 @@ def _since(facts: TrainingJobFacts, replica: TrainingReplicaState) -> datetime |
     pod = replica.pod
     if pod is None:
         # For a pod that can't be made, the wait began with the job.
-        refused = facts.job.status.reason in obstacles.REASONS - {obstacles.LOST}
+        refused = facts.job.status.reason in obstacles.REASONS - {obstacles.LOST, obstacles.REPLACED}
         return facts.job.status.start_time if refused and facts.starting else None
     if replica.failed:
         return None

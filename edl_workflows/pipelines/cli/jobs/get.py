@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from edl_workflows.core.jobs.elastic_job.separate_copies import CONDITION, is_warning
 from edl_workflows.core.jobs.kind import INVALID_SPEC
 from edl_workflows.core.jobs.view import JobPhase, JobView
 from edl_workflows.core.protocol.metrics import describe_metrics
@@ -69,6 +70,7 @@ def get(
         **dict.fromkeys(("ready", "step", "steps/s", "checkpoint", "age"), True),
     }
     columns["metrics"] = any(job.view.progress.metrics for job in jobs)
+    columns["warnings"] = any(job.view.warnings for job in jobs)
     shown = [column for column, visible in columns.items() if visible]
     table = Table(shown, [[cells[column] for column in shown] for cells in map(_cells, jobs)])
     data = items[0] if name and len(items) == 1 else {"apiVersion": "v1", "kind": "List", "items": items}
@@ -88,8 +90,16 @@ def _cells(listed: ListedJob) -> dict[str, object]:
         "steps/s": f"{job.progress.speed:.1f}",
         "checkpoint": job.checkpoint.step if job.checkpoint else "",
         "metrics": describe_metrics(job.progress.metrics, LISTED_METRICS),
+        "warnings": _summarize_warnings(job),
         "age": age_of(listed.manifest),
     }
+
+
+def _summarize_warnings(job: JobView) -> str:
+    """The condition that is named after a warning, else their number; `edl describe` prints the texts."""
+    if any(map(is_warning, job.warnings)):
+        return CONDITION
+    return str(len(job.warnings) or "")
 
 
 def _failure(job: JobView) -> str:

@@ -3,16 +3,17 @@
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edl_workflows.core.exceptions import InvalidError, JobFailedError
+from edl_workflows.core.exceptions import EdlError, InvalidError, JobDisappearedError, JobFailedError
 from edl_workflows.core.jobs.elastic_job.adapters import Framework
 from edl_workflows.pipelines.cli.jobs.job import Timeout, show_outputs
 from edl_workflows.pipelines.cli.options import (
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from edl_workflows.pipelines.waiting.outputs import Outputs
 
 app = typer.Typer(no_args_is_help=True)
+
+REASON_LENGTH = 160
+"""Most characters of an error in the line that says that the job is stopped; the whole error follows."""
 
 
 class PlaceName(StrEnum):
@@ -153,7 +157,7 @@ def run(
         typer.Option(
             "--strict",
             help="Refuse a script whose workers would train separate copies of the model, and end the job if "
-            "they do.",
+            "they do; fail if only the job's end shows it.",
         ),
     ] = False,
     job: JobFlags,
@@ -178,6 +182,8 @@ def run(
             observe = refuse_copies if strict else observe_nothing
             outputs = _follow(training, timeout, observe, to_stderr=output is not OutputFormat.TABLE)
             show_outputs(outputs, output)
+            if strict:
+                refuse_copied_result(outputs)
         finally:
             place.close()
 
@@ -197,16 +203,34 @@ def refuse_copies(seen: "ObservedObject") -> None:
     Raises:
         InvalidError: they are.
     """
+    from edl_workflows.core.jobs.view import JobView
+
+    if isinstance(seen, JobView) and not seen.phase.final:
+        _refuse_warnings(seen.warnings)
+
+
+def refuse_copied_result(outputs: "Outputs") -> None:
+    """With --strict: refuse the result of a job of which only the end showed that its workers trained
+    separate copies.
+
+    Raises:
+        InvalidError: they did.
+    """
+    _refuse_warnings(outputs.warnings or ())
+
+
+def _refuse_warnings(warnings: Iterable[str]) -> None:
     from edl_workflows.core.jobs.elastic_job.separate_copies import CONDITION, is_warning
 
-    if warning := next(filter(is_warning, getattr(seen, "warnings", ())), ""):
+    if warning := next(filter(is_warning, warnings), ""):
         raise InvalidError(f"{CONDITION}: {warning}")
 
 
 def _follow(
     training: "ElasticTraining", timeout: float | None, observe: "Observe", *, to_stderr: bool
 ) -> "Outputs":
-    """Print the workers' logs until the job has ended. Whatever else ends the wait cancels the job."""
+    """Print the workers' logs until the job has ended. Whatever else ends the wait cancels the job, unless
+    somebody has deleted it: one of the same name is not ours."""
     from edl_workflows.pipelines.client.training import LAST_LINES_SECONDS
 
     logs = training.worker_logs()
@@ -215,10 +239,11 @@ def _follow(
         printer.start()
         try:
             outputs = training.wait(timeout, observe=observe)
-        except JobFailedError:
+        except (JobFailedError, JobDisappearedError):
             raise
-        except BaseException:
-            say(f"stopping {training.handle}; the chief saves first (Ctrl-C again: delete at once)")
+        except BaseException as error:
+            reason = f": {shorten(str(error), REASON_LENGTH)}" if isinstance(error, EdlError) else ""
+            say(f"stopping {training.handle}{reason}; the chief saves first (Ctrl-C again: delete at once)")
             if training.stop():
                 say(f"{training.handle} is deleted")
             raise

@@ -102,6 +102,8 @@ class VolatileState:
     """The newest `Rollout.serial` that the status of the present plan shows."""
     departure: Departure = field(default_factory=Departure)
     """The nodes that were told to end; they repeat that until they may."""
+    asking_agents: set[str] = field(default_factory=set)
+    """The nodes whose agents wait for the last checkpoint before they end (`Heartbeat.asks_to_leave`)."""
     records_total: int = 0
     """Records of all epochs of a collective job, as its members count them; 0 if unknown."""
     saves: bool = False

@@ -70,6 +70,7 @@ def register_node(state: JobState, message: Registration, now: float) -> None:
         return
     if restarted:
         forget_processes(state, node)
+        state.volatile.departure = state.volatile.departure.without_node(str(node))
     joined = node.joined if node.incarnation == message.incarnation else now
     state.nodes.change(
         node, status=NodeStatus.RUNNING, incarnation=message.incarnation, joined=joined, waiting=False
@@ -94,6 +95,8 @@ def record_heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
         state.volatile.taken_by_suspension.discard(str(node))
         if message.usage is not None:
             state.volatile.statistics.usage[str(node)] = message.usage
+        if message.asks_to_leave:
+            state.volatile.asking_agents.add(str(node))
         _note_observed_copy(state, node, message.own_copy)
 
 
@@ -190,7 +193,7 @@ def record_step_report(state: JobState, message: StepReport) -> None:
     if node is None or not _trains(node) or message.version != trains:
         return
     state.volatile.statistics.record_step(message)
-    state.volatile.records_total = message.records_total
+    state.volatile.records_total = message.records_total or state.volatile.records_total
     steps = state.steps
     if not steps.first_time:
         first = (message.step, message.first_step_time)

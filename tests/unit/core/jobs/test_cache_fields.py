@@ -12,6 +12,7 @@ POD: dict[str, Any] = {
     "kind": "Pod",
     "metadata": {
         "name": "a", "namespace": "ns", "uid": "1", "resourceVersion": "7", "labels": {"x": "y"},
+        "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0,
         "annotations": {"long": "text"}, "managedFields": [{"manager": "kubelet"}],
         "ownerReferences": [{"kind": "ElasticJob", "name": "j", "uid": "2", "controller": True}],
     },
@@ -39,6 +40,7 @@ POD: dict[str, Any] = {
         manifests.owner_of,
         manifests.delete_object,
         manifests.is_terminating,
+        manifests.waits_for_finalizer,
     ],
 )
 def test_decisions_read_the_same_of_what_is_kept(read: Any) -> None:

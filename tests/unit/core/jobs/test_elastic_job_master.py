@@ -175,7 +175,8 @@ def test_a_master_that_no_node_can_run_ends_the_job_and_says_why(world: JobsName
 
 
 @pytest.mark.parametrize(
-    "reason", ["OutOfcpu", "OutOfmemory", "OutOfpods", "NodeAffinity", "TopologyAffinityError"]
+    "reason",
+    ["OutOfcpu", "OutOfmemory", "OutOfpods", "NodeAffinity", "TopologyAffinityError", "InvalidNodeInfo"],
 )
 def test_a_master_that_another_node_can_run_costs_nothing(
     world: JobsNamespace, job: Make, reason: str

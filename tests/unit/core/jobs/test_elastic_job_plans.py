@@ -115,6 +115,34 @@ def test_job_says_why_its_pod_can_never_be_made(worker_refused: JobsNamespace, p
     assert status(worker_refused)["message"] == "", "a pod that was made and lost is not refused"
 
 
+def test_job_with_a_refused_pod_can_be_suspended_corrected_and_resumed(
+    worker_refused: JobsNamespace, plan: Make
+) -> None:
+    """The last worker goes with the suspension. That does not end the job: it is resumed with the corrected
+    template, and what an earlier master could not make says nothing about it."""
+    worker_refused.edit("ElasticJob", "digits", {"spec": {"suspend": True}})
+    phases = []
+    for _ in range(4):
+        decide_once(worker_refused)
+        phases.append(status(worker_refused)["phase"])
+        worker_refused.reap()
+        worker_refused.tick(1)
+    assert phases == ["Running", "Running", "Suspended", "Suspended"]
+
+    worker_refused.refuse.clear()
+    worker_refused.edit("ElasticJob", "digits", {"spec": {"suspend": False}})
+    worker_refused.settle()
+    (master,) = worker_refused.pods("dlrover-master")
+    worker_refused.set_pod(master, "Running")
+    worker_refused.settle()
+    assert (status(worker_refused)["phase"], status(worker_refused)["message"]) == ("Running", "")
+
+    ask_for_worker(worker_refused, plan, 2)
+    worker_refused.settle()
+    assert worker_refused.pods("worker") == [WORKER]
+    assert status(worker_refused)["phase"] == "Running"
+
+
 def test_words_about_a_refused_pod_end_with_the_wish_for_it(worker_refused: JobsNamespace) -> None:
     """If a job is scaled down so that it needs the refused pod no longer, its message says nothing of it."""
     worker_refused.edit("ElasticJob", "digits", {"spec": {"replicaSpecs": {"worker": {"replicas": 0}}}})

@@ -1,5 +1,6 @@
 """Jobs whose status was written by the operator of their kind that ran before ours."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -157,13 +158,34 @@ def test_the_time_to_live_goes_on() -> None:
     assert ("TFJob", "mnist") not in world.objects
 
 
+@pytest.mark.parametrize("name", [name for name in FINISHED if "refuse" not in name])
+def test_the_time_to_live_of_the_installation_is_for_its_own_jobs(name: str) -> None:
+    """A job that another operator finished is never deleted unless the job itself says so: that operator, or
+    its users, may still need it."""
+    manifest, status, phase = FINISHED[name]
+    world = JobsNamespace()
+    world.settings = replace(world.settings, ttl_seconds_after_finished=86400)
+    world.add({**manifest, "status": status})
+    for _ in range(3):
+        world.settle()
+        world.tick(86400 * 365)
+
+    assert seen(world, manifest).phase == phase
+
+
 def test_a_suspended_job_stays_suspended_until_it_is_resumed() -> None:
-    """A TFJob that training-operator had suspended gets no pods; resumed it is started like a new one."""
+    """A TFJob that training-operator had suspended gets no pods; handed over and resumed it is started like a
+    new one."""
     suspended = of_tf_operator(
         condition("Suspended"), startTime=None, completionTime=None, replicaStatuses={}
     )
-    world, job = taken_over(make_tf_job(policies={"suspend": True}), suspended)
-    before = (job["status"]["phase"], [name for kind, name in world.objects if kind == "Pod"])
+    world, _ = taken_over(make_tf_job(policies={"suspend": True}), suspended)
+    before = (
+        seen(world, make_tf_job()).phase.capitalize(),
+        [name for kind, name in world.objects if kind == "Pod"],
+    )
+    world.edit("TFJob", "mnist", {"metadata": {"annotations": HANDED_OVER}})
+    world.settle()
     world.edit("TFJob", "mnist", {"spec": {"runPolicy": {"suspend": False}}})
     world.settle()
 
@@ -171,6 +193,19 @@ def test_a_suspended_job_stays_suspended_until_it_is_resumed() -> None:
     assert sorted(name for kind, name in world.objects if kind == "Pod") == [
         "mnist-ps-0", "mnist-worker-0", "mnist-worker-1",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("state", ["Created", "Running", "Restarting", "Suspended"])
+def test_a_job_without_pods_at_the_moment_is_left_to_its_operator(state: str) -> None:
+    """Kubeflow's operator has no pod for a job that it has just seen, whose pods it replaces, or that it
+    suspended. Its conditions show that it runs the job."""
+    conditions = [condition(state)] if state != "Created" else []
+    status = of_tf_operator(*conditions, replicaStatuses={}, completionTime=None)
+    world, job = taken_over(make_tf_job(), status)
+
+    assert list(world.objects) == [("TFJob", "mnist")]
+    assert job["status"]["conditions"][-1]["type"] == "LeftAlone"
+    assert "another operator wrote the status" in job["status"]["conditions"][-1]["message"]
 
 
 def test_a_running_job_begins_anew_with_its_restarts_told() -> None:

@@ -144,6 +144,20 @@ def test_a_pserver_that_stops_to_be_ready_has_the_same_time() -> None:
     assert (job.phase, job.status["reason"]) == ("failed", "PserverNotReady")
 
 
+def test_a_pserver_that_is_made_anew_only_later_is_not_waited_for_meanwhile() -> None:
+    """While the next pod of a place that had too many in a row is held back, its readyTimeoutSeconds do not
+    run: they begin with the pod."""
+    job = Job(readyTimeoutSeconds=60)
+    job.set(master_0="Running")
+    job.set(pserver_1="Running")
+    for _ in range(8):
+        job.world.tick(9)
+        job.world.objects.pop(("Pod", f"{NAME}-pserver-0"), None)
+        job.world.settle()
+
+    assert (job.phase, job.status["reason"]) == ("creating", "ReplacedAgainAndAgain")
+
+
 def test_a_pserver_that_does_not_go_has_the_same_time() -> None:
     """A deleted pod on a lost node blocks its name. After readyTimeoutSeconds the job says so and fails."""
     job = Job.running(readyTimeoutSeconds=60)

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from edl_workflows.core.exceptions import UnavailableError
+from edl_workflows.core.jobs.elastic_job.separate_copies import NO_GROUP
 from edl_workflows.core.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.kubernetes.api import TF_JOBS
@@ -570,3 +571,19 @@ def test_what_is_no_job_is_refused(
 
     assert code == 2
     assert says in err
+
+
+def test_get_shows_that_jobs_have_warnings(edl: Edl, cluster: Cluster) -> None:
+    """The list has a column for them if there are any: SeparateCopies, or the number of the others."""
+    for name in ("copies", "full", "sound"):
+        client.create(cluster, elastic_job(name))
+    assert "WARNINGS" not in edl("get")[1]
+    client.patch_status(cluster, ELASTIC_JOBS, "copies", {"warnings": ["the disk is full", NO_GROUP]})
+    client.patch_status(cluster, ELASTIC_JOBS, "full", {"warnings": ["the disk is full"]})
+
+    _, output, _ = edl("get")
+
+    rows = {row.split()[0]: row.split()[-1] for row in output.splitlines()}
+    assert rows["NAME"] == "WARNINGS"
+    assert (rows["copies"], rows["full"]) == ("SeparateCopies", "1")
+    assert rows["sound"] not in ("SeparateCopies", "1")

@@ -12,11 +12,14 @@ from edl_workflows.core.jobs.elastic_job.from_program import ProgramOptions
 from edl_workflows.core.jobs.elastic_job.program import MAX_BYTES, MAX_FILES
 from edl_workflows.core.jobs.elastic_job.separate_copies import NO_GROUP
 from edl_workflows.core.jobs.view import JobPhase, JobView
+from edl_workflows.pipelines.cli.jobs import run
 from edl_workflows.pipelines.cli.jobs.run import refuse_copies
+from edl_workflows.pipelines.cli.output import say
 from edl_workflows.pipelines.client import train
 from edl_workflows.pipelines.client.places import Place
 from edl_workflows.pipelines.client.train import read_script, submit
 from edl_workflows.pipelines.manifests.travelling import function_program
+from edl_workflows.pipelines.waiting.observed import ObservedObject
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import CONFIG_MAPS, ELASTIC_JOBS, SCALE_PLANS, Scope
@@ -155,8 +158,58 @@ def test_strict_ends_a_job_that_trains_separate_copies() -> None:
     """What only the running job shows is an error, too; other warnings are none."""
     seen = JobView("ElasticJob", "mnist", "default", "uid-1", 1, 1, JobPhase.RUNNING)
     refuse_copies(replace(seen, warnings=("no checkpoint could be saved",)))
+    copies = replace(seen, warnings=("another", NO_GROUP))
     with pytest.raises(InvalidError, match="SeparateCopies: each worker"):
-        refuse_copies(replace(seen, warnings=("another", NO_GROUP)))
+        refuse_copies(copies)
+    refuse_copies(replace(copies, phase=JobPhase.FAILED))  # that is the error
+
+
+def test_strict_says_why_it_ends_a_job(
+    cluster: Cluster, stand_in: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The warning is written before the line about the end. A job that has ended is left alone, and its
+    result is shown."""
+    training = train(fit, {"rate": 0.5}, on=cluster, image="train:1", notify=say)
+    warn(cluster, training.name, NO_GROUP)
+    with pytest.raises(InvalidError, match="SeparateCopies"):
+        run._follow(training, 60, refuse_copies, to_stderr=True)
+    lines = capsys.readouterr().err.splitlines()
+    warned = next(at for at, line in enumerate(lines) if "warns: each worker" in line)
+    (stopped,) = [at for at, line in enumerate(lines) if line.startswith("stopping ")]
+    assert warned < stopped
+    assert ": SeparateCopies" in lines[stopped]
+
+    training = train(fit, {"rate": 0.5}, on=cluster, image="train:1", notify=say)
+    stand_in.end(training.name)
+    training.wait(60)
+    warn(cluster, training.name, NO_GROUP)
+    outputs = run._follow(training, 60, refuse_copies, to_stderr=True)
+    with pytest.raises(InvalidError, match="SeparateCopies"):
+        run.refuse_copied_result(outputs)
+    assert "stopping" not in capsys.readouterr().err
+    assert training.status().phase is JobPhase.SUCCEEDED
+
+
+def test_a_job_that_somebody_deleted_is_not_stopped(
+    cluster: Cluster, stand_in: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is left to stop or to suspend; a new job of the same name is somebody else's."""
+    training = train(fit, {"rate": 0.5}, on=cluster, image="train:1", notify=say)
+
+    def delete(seen: ObservedObject) -> None:
+        if seen is not None:
+            client.delete(cluster, ELASTIC_JOBS, training.name)
+
+    with pytest.raises(JobDisappearedError, match="by somebody else before it ended; submit it again"):
+        run._follow(training, 60, delete, to_stderr=True)
+    said = capsys.readouterr().err
+    assert "stopping" not in said
+    assert "suspended" not in said
+
+
+def warn(cluster: Cluster, name: str, warning: str) -> None:
+    """The master warns."""
+    client.patch_status(cluster, ELASTIC_JOBS, name, {"warnings": [warning]})
 
 
 def test_a_program_runs_in_the_users_folder_on_the_embedded_cluster(

@@ -63,10 +63,12 @@ def test_a_training_is_described_by_what_people_ask() -> None:
 
 @pytest.mark.parametrize("phase", [JobPhase.SUCCEEDED, JobPhase.FAILED])
 def test_a_job_that_has_ended_needs_no_nodes(phase: JobPhase) -> None:
-    """The pods of a job that has ended are gone, so "0 of 3 nodes" would look like a failure."""
+    """The pods of a job that has ended are gone, so "0 of 3 nodes" would look like a failure. No time is
+    left, even if not all data was trained."""
     ended = replace(RUNNING, phase=phase, replicas={"worker": Replicas(desired=3, ready=0)})
 
     assert "nodes" not in describe(ended)
+    assert describe(ended)["speed"] == "52 steps/s, 100 records/s"
     assert format_replicas(ended) == ""
     assert format_replicas(RUNNING) == "worker 2/3"
     assert share_done(RUNNING.progress) == 0.25

@@ -87,6 +87,11 @@ ROWS: dict[str, tuple[JobView | ScalePlan | None, JobView | ScalePlan, list[str]
         ["is Suspended (PyTorchJobSuspended; in the queue team-a of Kueue)"],
     ),
     "it runs": (_PENDING, _RUNNING, [_RUNNING_LINE]),
+    "an early stop": (
+        _RUNNING,
+        _job(phase=JobPhase.SUCCEEDED),
+        ["is Succeeded; step 1,240 (25% of the data), 52 steps/s, 100 records/s; checkpoint at step 1,200"],
+    ),
     "progress alone": (_RUNNING, _job(progress=Progress(step=2000), checkpoint=None), []),
     "a reason": (
         _PENDING,

@@ -5,6 +5,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,6 +129,34 @@ def test_a_program_that_never_meets_anybody(framework: Path, source: str | None)
         clock.now = MEET_SECONDS + 1
         assert group.trains_own_copy() is True
     assert group.look() is False
+
+
+def test_a_short_program_is_seen(framework: Path) -> None:
+    """Looks are frequent at first: a program that has its framework for two seconds trains alone."""
+    with program(framework) as pid:
+        group = GroupConnections(pid, "127.0.0.1:1", ["127.0.0.1:2"], None).start()
+        time.sleep(2)
+    assert group.trains_own_copy(0) is True
+
+
+@pytest.mark.parametrize("side", ["own", "other"])
+def test_a_group_between_two_looks(framework: Path, side: str) -> None:
+    """A group that was formed and closed between two looks has left its connections in the kernel's tables,
+    on the side that closed first. The last look finds them there."""
+    with program(framework) as pid:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            addresses = [f"127.0.0.1:{port}", f"127.0.0.1:{free_port()}"]
+            own, other = addresses if side == "own" else addresses[::-1]
+            group = GroupConnections(pid, own, [other], None)
+            for _ in range(MIN_LOOKS):
+                group.look()
+            client = socket.create_connection(("127.0.0.1", port))
+            accepted, _ = server.accept()
+            for end in (accepted, client) if side == "own" else (client, accepted):
+                end.close()
+        assert not group.met
+    assert group.trains_own_copy(0) is False
 
 
 @pytest.mark.parametrize("source", [PREDICTS, LIBRARY])

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from edl_workflows.core.jobs.elastic_job.program import TrainingProgram
 from edl_workflows.core.protocol.nodes import ExitReport
 from edl_workflows.services.agent.processes import TrainingProcess
+from edl_workflows.training.program import private_folder, write_program
 from tests.unit.training.fake_master import FakeMaster, cluster
 
 EXITS_WITH_2 = "import sys; sys.exit(2)"
@@ -75,6 +77,20 @@ def test_a_relative_path_that_is_not_there_gets_a_hint(
     assert said.splitlines()[-1] == (
         f"edl agent: there is no data/digits.csv in the working directory {tmp_path}; files beside the "
         "script don't travel with it: put them into the image or a volume, and give their absolute path"
+    )
+
+
+def test_a_path_beside_a_program_that_travels_gets_a_hint(tmp_path: Path) -> None:
+    """A program that looks for a file beside itself: there is only the text that travelled."""
+    text = "from pathlib import Path\nopen(Path(__file__).parent / 'data' / 'points.npy')\n"
+    program = TrainingProgram(main="train.py", files={"train.py": text})
+    file = write_program(program, private_folder(tmp_path))
+    code, said = ended([sys.executable, str(file)])
+    assert code == 1
+    assert said.splitlines()[-1] == (
+        f"edl agent: there is no {file.parent}/data/points.npy: the script runs as a copy in that folder, "
+        "without the files beside it; put them into the image or a volume, and give their absolute path, or "
+        f"one relative to the working directory {Path.cwd()}"
     )
 
 

@@ -56,6 +56,25 @@ def test_bars_and_last_lines(output: bytes, lines: list[bytes]) -> None:
     assert cut(*(output[at : at + 1] for at in range(len(output)))) == lines
 
 
+@pytest.mark.parametrize(
+    ("pieces", "lines"),
+    [
+        ([b"\r8/25", b"\r9/25 x", b"a lost\n", b"\r10/25"], [b"9/25 x\n", b"a lost\n", b"10/25\n"]),
+        ([b"\r9/25", b"Traceback:\n  File\nError\n"], [b"9/25\n", b"Traceback:\n", b"  File\n", b"Error\n"]),
+        ([b"\r9/25", b"\n", b"next\n"], [b"9/25\n", b"next\n"]),
+        ([b"\r25/25", b" done\n", b"next\n"], [b"25/25 done\n", b"next\n"]),
+        ([b"\r25/25", b", done\n"], [b"25/25, done\n"]),
+        ([b"9/25\r", b"a member is lost\n"], [b"a member is lost\n"]),
+        ([b"\r", b"a member is lost\n"], [b"a member is lost\n"]),
+        ([b"load ", b"done\n", b"next\n"], [b"load done\n", b"next\n"]),
+    ],
+)  # fmt: skip
+def test_a_line_of_another_writer_is_no_part_of_a_bar(pieces: list[bytes], lines: list[bytes]) -> None:
+    """Such as a message of a library on stderr while a bar stands: it begins a new line. What the program
+    itself adds to a bar stays there, and no line is empty."""
+    assert cut(*pieces) == lines
+
+
 @pytest.mark.parametrize("form", [b"\r%d%%", b"%d%%\r", b"."])
 def test_a_bar_that_moves_shows_lines(form: bytes) -> None:
     """A bar that moves each second shows its present state every few seconds, and its end adds no empty

@@ -487,12 +487,13 @@ def test_training_goes_on_without_a_master(master: FakeMaster, start: Start, tmp
 
 
 def test_heartbeats_carry_usage(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """Heartbeats report the memory that the pod uses."""
+    """Heartbeats report the memory that the pod uses, and that the agent asks before it ends."""
     master.say(active=cluster(1))
     start("b = b'x' * 60_000_000\n" + NOTE)
     pid_of(tmp_path, 1)
     beat = eventually(lambda: [b for b in master.got(Heartbeat) if b.usage], seconds=240)[0]
     assert beat.usage.memory > 60
+    assert beat.asks_to_leave
 
 
 def test_agent_outside_of_a_pod_says_so(

@@ -120,6 +120,7 @@ class SimulatedJob:
         self.versions_seen: dict[int, tuple[int, ...]] = {}
         self.steps: dict[int, int] = {}
         self.usage: Callable[[SimulatedPod], Usage | None] = lambda _: None
+        self.asks_to_leave = True
         self.says: Callable[[TrainingCluster], Evaluation | None] = lambda _: None
         self.settle()
         self.commit()
@@ -264,7 +265,12 @@ class SimulatedJob:
             node=pod.ref, rank=node.rank if node else 0, incarnation=f"{pod.type}{pod.id}"
         )
         messages.register_node(self.state, registration, self.now)
-        beat = Heartbeat(node=pod.ref, incarnation=f"{pod.type}{pod.id}", usage=self.usage(pod))
+        beat = Heartbeat(
+            node=pod.ref,
+            incarnation=f"{pod.type}{pod.id}",
+            usage=self.usage(pod),
+            asks_to_leave=self.asks_to_leave,
+        )
         messages.record_heartbeat(self.state, beat, self.now)
         directive = views.directive_for(self.published, str(pod.ref), registered=node is not None)
         if directive.stop or (directive.finished and pod.type == names.PS_TYPE):

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.core.exceptions import AlreadyExistsError, ConflictError, NotFoundError
+from edl_workflows.core.exceptions import (
+    AlreadyExistsError,
+    ConflictError,
+    EdlError,
+    ForbiddenError,
+    NotFoundError,
+    UnavailableError,
+)
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.jobs.scale_plan.model import ScalePlanSpec
@@ -107,6 +114,24 @@ def test_a_second_master_fences_the_first(cluster: Cluster, job: ElasticJob) -> 
         first.save(b"again")
     second.save(b"second")
     assert ConfigMapStore(cluster, job.metadata.name).load() == b"second"
+
+
+@pytest.mark.parametrize(
+    ("error", "deleted"), [(NotFoundError, True), (ForbiddenError, True), (UnavailableError, False)]
+)
+def test_job_whose_definition_or_rights_are_gone_is_deleted(
+    cluster: Cluster, job: ElasticJob, monkeypatch: pytest.MonkeyPatch, error: type[EdlError], deleted: bool
+) -> None:
+    """A master that is told to end takes both for the job's deletion, and serves until the last checkpoint
+    is made; an API server that does not answer shows nothing."""
+
+    def fail(*_: object) -> None:
+        raise error("no")
+
+    backend = KubernetesBackend(cluster, job)
+    assert not backend.is_job_deleted()
+    monkeypatch.setattr(client, "find_listed", fail)
+    assert backend.is_job_deleted() is deleted
 
 
 def test_the_file_store_replaces_the_whole(tmp_path: Path) -> None:

@@ -31,6 +31,10 @@ class Departure:
         """The same, with a node whose process of a version has stopped between two steps."""
         return replace(self, drained=self.drained | {node}) if version == self.version else self
 
+    def without_node(self, node: str) -> "Departure":
+        """The same, with a node that was not told to end: its pod goes on with a new agent."""
+        return replace(self, since={name: at for name, at in self.since.items() if name != node})
+
     def without_save(self) -> "Departure":
         """The same nodes, and no last checkpoint."""
         return replace(self, version=0, begun=0.0, request="", drained=frozenset())

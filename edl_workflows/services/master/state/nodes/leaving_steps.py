@@ -96,7 +96,8 @@ def whole_job_leaves(state: JobState) -> bool:
 
 def somebody_leaves(state: JobState) -> bool:
     """Whether nodes that were told to end have not ended yet."""
-    return bool(state.volatile.departure.since)
+    live = {str(node) for node in state.nodes if node.live}
+    return not live.isdisjoint(state.volatile.departure.since)
 
 
 def warn_of_short_grace(state: JobState) -> list[str]:
@@ -140,7 +141,9 @@ def _must_save(state: JobState, leaving: Collection[str]) -> bool:
     if not begun and not _is_at_work(state.chief):
         return False
     if whole_job_leaves(state):
-        return True
+        # An agent of an earlier version ends at once, and its program does not save while the job is paused.
+        chief = str(state.chief)
+        return begun or chief in state.volatile.asking_agents or chief in leaving
     if not begun and state.plan is not None and state.plan.phase is not ScalePlanPhase.PENDING:
         return False  # a plan makes its own checkpoints
     active = state.versions.active

@@ -20,6 +20,9 @@ from edl_workflows.services.master.state.settings import JobSettings
 
 TOLD_TO_END = 143
 """Exit code of a program that ended on SIGTERM."""
+_CONTAINER_GONE = "ContainerStatusUnknown"
+"""The kubelet's reason, with exit code 137, if it no longer knows a container, as after a reboot of its
+machine."""
 MAX_CAUSE = 500
 """Characters of the cause of a process's end in the job's message."""
 
@@ -115,7 +118,7 @@ def exit_reason(code: int | None, pod_reason: str = "", *, asked: bool = False) 
     """
     if pod_reason == "OOMKilled":
         return ExitReason.OOM
-    if asked and code in (None, *RULES[ExitReason.SIGNAL].codes):
+    if (asked or pod_reason == _CONTAINER_GONE) and code in (None, *RULES[ExitReason.SIGNAL].codes):
         return ExitReason.KILLED
     return ExitReason.UNKNOWN if code is None else _BY_CODE.get(code, ExitReason.UNKNOWN)
 

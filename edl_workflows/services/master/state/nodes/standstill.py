@@ -76,9 +76,9 @@ def late_members(state: JobState, now: float) -> Absence | None:
 def find_hang(state: JobState, now: float) -> None:
     """Check whether training progresses, and act if it does not."""
     fault_tolerance = state.settings.fault_tolerance
-    timeout = fault_tolerance.hang_timeout_seconds
+    timeout, first_step = fault_tolerance.hang_timeout_seconds, fault_tolerance.first_step_timeout_seconds
     if timeout and not _has_stepped(state):
-        timeout = fault_tolerance.first_step_timeout_seconds
+        timeout = first_step and max(timeout, first_step)
     rules = hang.HangRules(timeout, fault_tolerance.hang_action, fault_tolerance.max_restarts)
     seen = hang.watch_progress(state.hangs, state.volatile.moved, _progress_marker(state), rules, now)
     state.hangs, state.volatile.moved, step = seen

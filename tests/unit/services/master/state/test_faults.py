@@ -94,6 +94,16 @@ def test_first_step_of_a_version_has_its_own_limit() -> None:
         assert job.published.directive.dump, "later steps have the shorter limit"
 
 
+def test_first_step_has_at_least_the_time_of_later_steps() -> None:
+    """Who allows each step more than the first step has by default allows the first step that, too."""
+    job = HangingJob(_settings(hang_timeout_seconds=4 * HANG_SECONDS), 10_000)
+    job.hung = frozenset({1})
+    job.calm(5 + 2 * HANG_SECONDS)
+    assert job.published.directive.dump == ""
+    job.calm(2 * HANG_SECONDS)
+    assert job.published.directive.dump == "hang-1"
+
+
 def test_hung_processes_are_restarted_together_and_lose_nothing() -> None:
     """The processes restart as a new version on the same pods and servers, from the newest checkpoint and its
     data position, and the job trains to its end."""

@@ -1,25 +1,37 @@
 """The last checkpoint before nodes end on purpose: who waits for it, and that it holds the last step."""
 
+from dataclasses import replace
+
 import pytest
 
 from edl_workflows.core.jobs.grace import GRACE_SECONDS
 from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanSpec
-from edl_workflows.core.protocol.nodes import LeaveReport, LeaveVerdict, NodeRef, ProcessReport, ProcessState
+from edl_workflows.core.protocol.nodes import (
+    LeaveReport,
+    LeaveVerdict,
+    NodeRef,
+    ProcessReport,
+    ProcessState,
+    Registration,
+)
 from edl_workflows.core.protocol.training import CheckpointBegin, CheckpointEnd
 from edl_workflows.pipelines.waiting.outputs import MAX_WARNING
 from edl_workflows.services.master.standalone import parse_nodes
 from edl_workflows.services.master.state import messages, model_messages, views
-from edl_workflows.services.master.state.nodes import leaving_steps
+from edl_workflows.services.master.state.job_result import TrainingResult
+from edl_workflows.services.master.state.nodes import fault_steps, leaving_steps
 from edl_workflows.services.master.state.nodes.leaving_steps import DRAIN_SECONDS, GATHER_SECONDS
+from edl_workflows.services.master.state.nodes.registry import ExitReason, NodeStatus
 from edl_workflows.services.master.state.settings import JobSettings
 from tests.unit.services.master.simulated_job import SimulatedJob
 
 CHIEF, WORKER, SERVER = ("worker", 0), ("worker", 1), ("ps", 0)
 
 
-def training(nodes: str = "ps=1,worker=2", *, saves: bool = True) -> SimulatedJob:
+def training(nodes: str = "ps=1,worker=2", *, saves: bool = True, asks: bool = True) -> SimulatedJob:
     """A job that trains, and has not saved yet."""
     job = SimulatedJob(JobSettings("job", "default", parse_nodes(nodes)), shards=1000)
+    job.asks_to_leave = asks
     job.calm(8)
     active = job.state.versions.active
     assert active is not None
@@ -93,6 +105,35 @@ def test_nobody_trains_in_a_deleted_job_after_its_last_checkpoint() -> None:
     assert len(job.created) == 3
 
 
+@pytest.mark.parametrize("asks", [True, False], ids=["present agents", "agents of an earlier version"])
+def test_whole_job_pauses_before_its_pods_are_told_if_the_chief_then_waits(asks: bool) -> None:
+    """An agent of an earlier version passes SIGTERM on at once, and its program saves unless the job is
+    paused: then only the chief itself can make the last checkpoint."""
+    job = training(asks=asks)
+    job.state.settings = replace(job.state.settings, suspend=True)
+    job.calm(1)
+    assert job.published.directive.drain is asks
+    leave(job, SERVER)
+    job.commit()
+    assert job.published.directive.drain is asks, "a server's image may be newer than the chief's"
+    leave(job, CHIEF)
+    job.commit()
+    assert job.published.directive.drain, "the chief has shown that it waits"
+
+
+def test_restarted_agent_is_not_told_to_end() -> None:
+    """If a pod's container is restarted although it was told to end, the job trains on."""
+    job = training()
+    assert leave(job, CHIEF).wait
+    job.calm(3)
+    node = job.state.nodes.find(*CHIEF)
+    assert node is not None
+    messages.register_node(job.state, Registration(node=node.ref, rank=0, incarnation="again"), job.now)
+    job.settle()
+    assert not leaving_steps.somebody_leaves(job.state)
+    assert not leaving_steps.is_pausing(job.state)
+
+
 def test_pods_of_a_deleted_job_are_told_one_after_another() -> None:
     """A worker that is told first waits a moment, in which a server is told, too: it then stops with the
     others, before the checkpoint."""
@@ -102,6 +143,21 @@ def test_pods_of_a_deleted_job_are_told_one_after_another() -> None:
     assert leave(job, SERVER).wait
     job.now += GATHER_SECONDS
     assert leave(job, WORKER).wait, "until the checkpoint is stored"
+
+
+def test_a_job_that_ends_with_its_last_node_waits_for_nobody() -> None:
+    """The end of the only worker is the job's end; then no node is waited for, and the master may end."""
+    job = training("worker=1")
+    assert not leave(job, CHIEF).wait
+    leaving_steps.record_deletion(job.state)
+    assert leaving_steps.somebody_leaves(job.state)
+    node = job.state.nodes.find("worker", 0)
+    assert node is not None
+    fault_steps.end_node(job.state, node, NodeStatus.FAILED, ExitReason.KILLED, 143)
+    job.state.outcome = TrainingResult(succeeded=False, reason="WorkerFailed", message="")
+    job.settle()
+
+    assert not leaving_steps.somebody_leaves(job.state)
 
 
 def test_evicted_worker_goes_and_the_others_train_on() -> None:

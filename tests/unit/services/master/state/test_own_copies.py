@@ -6,6 +6,7 @@ from edl_workflows.core.jobs.elastic_job.separate_copies import NO_GROUP
 from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanSpec
 from edl_workflows.core.protocol.nodes import ExitReport, Heartbeat, NodeRef, ProcessReport, ProcessState
 from edl_workflows.pipelines.waiting.outputs import MAX_WARNING
+from edl_workflows.services.master.shards.manager import ShardManager
 from edl_workflows.services.master.standalone import parse_nodes
 from edl_workflows.services.master.state import messages, views
 from edl_workflows.services.master.state.settings import JobSettings
@@ -163,3 +164,20 @@ def test_what_agents_see_of_programs_without_the_library(connected: bool) -> Non
     )
     messages.decide_exit(job.state, report, job.now)
     assert warnings(job) == ([] if connected else [NO_GROUP])
+
+
+def test_what_only_the_ends_show_is_in_the_result() -> None:
+    """Processes may be so short that their agents report it only with their ends: the job that has succeeded
+    has the warning."""
+    job = made()
+    job.state.shards, job.state.connected = ShardManager(), False  # the program does not use the library
+    for number in (0, 1):
+        node = job.state.nodes.find("worker", number)
+        assert node is not None
+        ref = NodeRef(type="worker", id=number)
+        end = ExitReport(node=ref, incarnation=node.incarnation, version=1, code=0, own_copy=True)
+        messages.decide_exit(job.state, end, job.now)
+    job.settle()
+    assert job.state.outcome is not None
+    assert job.state.outcome.succeeded
+    assert warnings(job) == [NO_GROUP]

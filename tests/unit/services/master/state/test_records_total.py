@@ -14,7 +14,9 @@ from tests.unit.services.master.simulated_job import SimulatedJob
 @pytest.mark.parametrize(("total", "shown"), [(1000, 1000), (0, 0)], ids=["an end", "endless"])
 def test_members_of_a_collective_job_know_how_much_is_left(total: int, shown: int) -> None:
     """The status has the records of all epochs as soon as a member reports a step, and stages then show the
-    share that is done and the remaining time."""
+    share that is done and the remaining time. A report without them, as of a second callback, does not hide
+    them.
+    """
     settings = JobSettings(
         "job",
         "default",
@@ -36,6 +38,7 @@ def test_members_of_a_collective_job_know_how_much_is_left(total: int, shown: in
         first_step_time=job.now,
     )
     messages.record_step_report(job.state, report)
+    messages.record_step_report(job.state, report.model_copy(update={"records_total": 0}))
     assert views.job_status(job.state, job.now)["progress"].get("recordsTotal", 0) == shown
 
 

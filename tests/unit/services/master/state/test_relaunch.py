@@ -61,6 +61,7 @@ def _decide(node: JobNode, settings: JobSettings) -> ReplacementDecision:
         (137, "Error", True, ExitReason.KILLED),
         (143, "", True, ExitReason.KILLED),
         (137, "OOMKilled", True, ExitReason.OOM),
+        (137, "ContainerStatusUnknown", False, ExitReason.KILLED),
         (247, "", False, ExitReason.OOM),
         (14, "", False, ExitReason.HARDWARE),
         (201, "", False, ExitReason.HARDWARE),
