@@ -406,8 +406,10 @@ class Supervisor:
         # A process that exited by itself a moment before keeps its own code.
         if training in ended:
             code = ended[training].code or 0
-        if code == TERMINATED and training in self._processes:
-            self._report_termination(self._processes[training])
+        if code == TERMINATED:
+            # Before the job trains, the newest process counts: its program may have formed its own group.
+            newest = self._processes.get(max(self._processes, default=0))
+            self._report_termination(self._processes.get(training, newest))
         return code
 
     @property
@@ -418,7 +420,7 @@ class Supervisor:
     def _ask_to_leave(self) -> LeaveVerdict:
         return self._client.leave(LeaveReport(node=self._environment.node, incarnation=self._incarnation))
 
-    def _report_termination(self, process: TrainingProcess) -> None:
+    def _report_termination(self, process: TrainingProcess | None) -> None:
         over = threading.Event()
         timer = threading.Timer(FAREWELL_SECONDS, over.set)
         timer.start()
@@ -465,14 +467,14 @@ class Supervisor:
         self._refusal = str(error)
         self._wake.set()
 
-    def _exit_report(self, process: TrainingProcess, code: int, *, asked: bool = False) -> ExitReport:
+    def _exit_report(self, process: TrainingProcess | None, code: int, *, asked: bool = False) -> ExitReport:
         return ExitReport(
             node=self._environment.node,
             incarnation=self._incarnation,
-            version=process.version,
+            version=process.version if process is not None else 0,
             code=code,
             asked=asked,
-            last_lines=process.last_lines,
+            last_lines=process.last_lines if process is not None else "",
             own_copy=self._own_copy(code),
         )
 

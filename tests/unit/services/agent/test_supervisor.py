@@ -434,6 +434,24 @@ def test_node_that_is_told_to_end_stays_as_long_as_the_job_needs_it(
     assert not alive(pid)
 
 
+@pytest.mark.parametrize("begun", [True, False], ids=["prepares", "no process"])
+def test_node_that_is_told_to_end_before_the_job_trains_reports_its_end(
+    master: FakeMaster, start: Start, tmp_path: Path, begun: bool
+) -> None:
+    """The master of a deleted job waits for that report, and nobody else tells it that the node has ended."""
+    agent = start(NOTE)
+    if begun:
+        master.say(next=cluster(1))
+        pid_of(tmp_path, 1)
+    eventually(lambda: master.got(Registration), what="it registers")
+    agent.terminate()
+    agent.wait(240)
+
+    assert agent.returncode == 143
+    (report,) = master.got(ExitReport)
+    assert (report.version, report.code, report.asked) == (1 if begun else 0, 143, True)
+
+
 def test_released_node_ends_with_0(master: FakeMaster, start: Start, tmp_path: Path) -> None:
     """`stop` ends the training process and the agent, as a success."""
     master.say(active=cluster(1))
