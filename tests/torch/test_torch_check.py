@@ -18,6 +18,7 @@ from edl_workflows.training.collective.regrouping import Place
 from edl_workflows.training.environment import NodeEnvironment
 
 PAIR = 2
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def environment(index: int) -> NodeEnvironment:
@@ -33,6 +34,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckRound:
         port = free.getsockname()[1]
     services = tmp_path / "services.json"
     services.write_text(json.dumps({"first.demo.svc:3333": f"127.0.0.1:{port}"}))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # PyTorch's environment has no installation of the package
     monkeypatch.setenv("EDL_SERVICE_MAP", str(services))
     monkeypatch.setenv(f"EDL_PORT_{names.NODE_PORTS['worker'][0]}", str(port))
     members = [CheckMember(node=f"worker-{index}", address="first.demo.svc:3333") for index in range(PAIR)]
