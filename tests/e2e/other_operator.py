@@ -25,11 +25,10 @@ def hand_over_a_job(cluster: Cluster, name: str, container: Mapping[str, Any]) -
         "runPolicy": {"suspend": True},  # until the pod is there
         "pytorchReplicaSpecs": {"Worker": {"replicas": 1, "template": template}},
     }
-    head = {"apiVersion": PYTORCH_JOBS.api_version, "kind": PYTORCH_JOBS.kind, "metadata": {"name": name}}
-    job = client.create(cluster, {**head, "spec": spec})
+    api = {"apiVersion": PYTORCH_JOBS.api_version, "kind": PYTORCH_JOBS.kind}
+    job = client.create(cluster, {**api, "metadata": {"name": name}, "spec": spec})
     pod_name = f"{name}-worker-0"
-    owner = {"apiVersion": PYTORCH_JOBS.api_version, "kind": PYTORCH_JOBS.kind, "name": name}
-    owner |= {"uid": job["metadata"]["uid"], "controller": True}
+    owner = {**api, "name": name, "uid": job["metadata"]["uid"], "controller": True}
     prefix = "training.kubeflow.org"
     labels = {
         f"{prefix}/operator-name": "pytorchjob-controller",

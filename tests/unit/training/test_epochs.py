@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -320,7 +321,7 @@ def test_what_validate_refuses(start: Any) -> None:
                 ({"val_loss": loss}, "loss", "not loss"),
             ):
                 with pytest.raises(InvalidError, match=error):
-                    run.validate(lambda metrics=metrics: metrics, monitor)  # type: ignore[misc]
+                    run.validate(partial(dict, metrics), monitor)
                 if not run.global_step:
                     train_epoch(run)
             run.validate(lambda: {"val_loss": 0.5})
