@@ -29,6 +29,9 @@ LAZY = 5.0
 """Seconds within which mere progress is stored."""
 RETRY = 0.5
 """Seconds before a failed write is retried."""
+REFUSED = 60.0
+"""Seconds for which writes may be refused: a restarted API server refuses everybody until it has read the
+Roles."""
 LAST_WRITE = 5.0
 """Seconds for the last write of a master that is told to end; no request waits for that write."""
 GAP = 10.0
@@ -209,6 +212,7 @@ class Master:
             log.warning("the last progress is not stored: the store did not answer", seconds=LAST_WRITE)
 
     async def _write(self, text: bytes) -> None:
+        begun = time.monotonic()
         while True:
             try:
                 await self._save(text)
@@ -218,10 +222,12 @@ class Master:
             except (NotFoundError, ForbiddenError) as error:
                 # Store and rights may go a moment before the job is seen to be deleted.
                 await self.wait_until(lambda: self.state.volatile.departure.deleted, RETRY)
-                if not self.state.volatile.departure.deleted:
+                if self.state.volatile.departure.deleted:
+                    log.info("the state is no longer stored: the job is deleted", error=str(error))
+                    return
+                if isinstance(error, NotFoundError) or time.monotonic() - begun > REFUSED:
                     raise
-                log.info("the state is no longer stored: the job is deleted", error=str(error))
-                return
+                log.warning("state not stored, trying again", error=str(error))
             else:
                 self.commits += 1
                 return

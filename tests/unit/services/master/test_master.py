@@ -7,7 +7,7 @@ import time
 import httpx
 import pytest
 
-from edl_workflows.core.exceptions import UnavailableError
+from edl_workflows.core.exceptions import ForbiddenError, UnavailableError
 from edl_workflows.core.protocol.nodes import NodeRef, Registration
 from edl_workflows.services.master import master as module
 from edl_workflows.services.master.app import create_app
@@ -57,9 +57,34 @@ class AbsentStore(SlowStore):
         raise UnavailableError("nobody there")
 
 
+class RefusingStore(SlowStore):
+    """Refuses the first writes, as an API server does that has not read the Roles yet."""
+
+    def save(self, document: bytes) -> None:
+        if len(self.begun) < 2:
+            self.begun.append(time.monotonic())
+            raise ForbiddenError("cannot patch ConfigMap")
+        super().save(document)
+
+
 async def _end(running: asyncio.Task[None]) -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+def test_a_refused_write_is_repeated() -> None:
+    """A restarted API server refuses everybody for a moment; that is not the end of the master."""
+
+    async def main() -> None:
+        store = RefusingStore(0.0)
+        master = Master(JobState(SETTINGS), store)
+        running = asyncio.create_task(master.run())
+        assert await asyncio.to_thread(store.writing.wait, 30)
+        assert not running.done()
+        await _end(running)
+        assert store.document
+
+    asyncio.run(main())
 
 
 def test_a_master_that_ends_lets_its_write_end_before_the_last_one() -> None:
