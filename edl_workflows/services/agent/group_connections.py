@@ -94,8 +94,8 @@ def read_text(command: Sequence[str], environ: Mapping[str, str]) -> ProgramText
         script = Path(plain_script(command))
         if script.suffix:
             return ProgramText(TrainingProgram.of_script(script.name, script.read_text(encoding="utf-8")))
-    except (EdlError, OSError, ValueError, RecursionError):
-        pass
+    except (EdlError, OSError, ValueError, RecursionError):  # then only its connections are judged
+        return None
     return None
 
 
