@@ -184,6 +184,7 @@ def test_a_pipelines_account_can_do_all_that_stages_do(here: Installed, pipeline
         lives.run(MIGRATE_PS, MigratePsRequest(job=lives.name, migrate={7: NodeResource(cpu="1")}))
     lives.wait_step(1, PATIENCE)
     _reads_logs(pipeline, lives.name)
+    _gives_an_older_role_the_rights_of_now(here, lives.name)
     _edit_replicas(pipeline, lives.name, "worker", 2)
     lives.until(
         lambda: len(lives.pods("worker")) == 2 or None, PATIENCE, "an edit of the spec is carried out"
@@ -198,6 +199,14 @@ def test_a_pipelines_account_can_do_all_that_stages_do(here: Installed, pipeline
     assert ownership.cancel_object(pipeline, taken)
     assert client.find(pipeline, resources.SCALE_PLANS, taken.name) is None
     lives.run(DELETE, DeleteRequest(name=lives.name), PATIENCE)
+
+
+def _gives_an_older_role_the_rights_of_now(here: Installed, job_name: str) -> None:
+    """The controller patches the Role of a master that an earlier version made, here with one rule less."""
+    cluster, name = here.cluster, names.master_account_name(job_name)
+    rules = client.get(cluster, resources.ROLES, name)["rules"]
+    client.patch(cluster, resources.ROLES, name, {"rules": rules[:-1]})
+    until(lambda: client.get(cluster, resources.ROLES, name)["rules"] == rules, "the role is whole", 60)
 
 
 def _edit_replicas(cluster: Cluster, name: str, role: str, replicas: int) -> None:
