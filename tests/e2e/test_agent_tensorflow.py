@@ -23,6 +23,7 @@ def program(folder: Path, epochs: int, delay: float) -> list[str]:
     return [sys.executable, str(PROGRAM), str(folder), "--epochs", str(epochs), "--step-delay", str(delay)]
 
 
+@pytest.mark.long
 def test_killed_worker_costs_no_record(tmp_path: Path) -> None:
     """A worker is killed during an epoch. The job succeeds, each record of each epoch is trained, and only
     leased records may be trained twice."""
@@ -70,6 +71,7 @@ def test_lost_server_and_then_one_more(tmp_path: Path) -> None:
     assert evaluate(tmp_path)["accuracy"] >= 0.93
 
 
+@pytest.mark.long
 def test_master_killed_while_servers_change(tmp_path: Path) -> None:
     """The master is killed with SIGKILL during a change from 2 to 3 servers, comes back and finishes it. The
     stall is at most a tenth of what stopping and submitting again costs, and no record is lost."""

@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 TELLING = {
     (Kind.SERVERS, Victim.SERVER, Moment.MIGRATION),
+    (Kind.SERVERS, Victim.WORKER, Moment.EPOCH),
     (Kind.SERVERS, Victim.CHIEF, Moment.CHECKPOINT),
     (Kind.SERVERS, Victim.MASTER, Moment.LAST_STEP),
     (Kind.RING, Victim.CHIEF_PROCESS, Moment.EPOCH),

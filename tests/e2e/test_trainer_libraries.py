@@ -68,7 +68,7 @@ def curve(job: CollectiveJob) -> dict[int, float]:
     return losses(job, [pod["metadata"]["name"] for pod in job.pods(names.WORKER_TYPE)])
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", ["hugging_face", pytest.param("lightning", marks=pytest.mark.long)])
 def test_workers_come_and_die_under_the_librarys_loop(name: str, cluster: Cluster, tmp_path: Path) -> None:
     """A job grows from 1 to 2 workers, the second one is killed and replaced, and the master is killed. Each
     record of each epoch is trained exactly once, each loss is within 1e-5 of that of an undisturbed run,
