@@ -159,6 +159,7 @@ def test_the_example_pipelines_train_change_evaluate_and_retrain(tmp_path: Path)
     assert phases.index("Checkpointing") < phases.index("Migrating") < phases.index("Restarting")
 
 
+@pytest.mark.long
 def test_the_pytorch_pipeline_survives_a_killed_worker(tmp_path: Path) -> None:
     """A job grows from 1 to 3 workers, one is killed and replaced, and it shrinks to 2. Every task succeeds,
     the model passes its gate, and nothing listens on anything but loopback."""
