@@ -12,8 +12,9 @@ from schemathesis.generation import GenerationMode
 from edl_workflows.core.kubernetes.api import DI_JOBS
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.process.rate_limit import RateLimit
 from edl_workflows.services.di_server.app import create_app
-from edl_workflows.services.di_server.guard import Admission, RateLimit
+from edl_workflows.services.di_server.guard import Admission
 from edl_workflows.services.di_server.server import DiServer, ServerOptions
 from edl_workflows.services.di_server.service import DiService
 from tests.airflow import support

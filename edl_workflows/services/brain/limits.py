@@ -4,9 +4,9 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from edl_workflows.core.exceptions import UnavailableError
+from edl_workflows.runtime.process.rate_limit import RateLimit, TokenBuckets
 from edl_workflows.services.brain.auth import Tenant
 from edl_workflows.services.brain.store.records import JobKey
 
@@ -21,15 +21,6 @@ MAX_JOBS = 10_000
 JOB_SECONDS = 86_400.0
 
 
-@dataclass
-class _Spent:
-    """How much of its limits a tenant has used."""
-
-    calls: float = 0.0
-    looked: float = 0.0
-    jobs: OrderedDict[JobKey, float] = field(default_factory=OrderedDict)
-
-
 class TenantLimits:
     """Counts the calls and jobs of tenants in this process. Thread-safe.
 
@@ -42,10 +33,12 @@ class TenantLimits:
         self, clock: Callable[[], float] = time.monotonic, calls_per_second: float = CALLS_PER_SECOND
     ) -> None:
         self._calls_per_second = calls_per_second
-        self._burst = max(1.0, calls_per_second * _BURST_SECONDS)
+        rate = RateLimit(calls_per_second, burst=max(1.0, calls_per_second * _BURST_SECONDS))
+        self._calls = TokenBuckets(rate, clock)
         self._clock = clock
         self._lock = threading.Lock()
-        self._tenants: dict[str, _Spent] = {}
+        self._jobs: dict[str, OrderedDict[JobKey, float]] = {}
+        """Tenant → when it reported each of its jobs last."""
 
     def take(self, tenant: Tenant, job: JobKey | None = None) -> None:
         """Count a call. Calls that write are about a job.
@@ -55,27 +48,22 @@ class TenantLimits:
         """
         if tenant.namespaces is None:
             return
-        now = self._clock()
         with self._lock:
-            spent = self._tenants.setdefault(tenant.name, _Spent(looked=now))
-            spent.calls = max(0.0, spent.calls - (now - spent.looked) * self._calls_per_second)
-            spent.looked = now
-            if spent.calls + 1 > self._burst:
+            if self._calls.take(tenant.name):
                 raise UnavailableError(
                     f"the tenant {tenant.name} sends more than {self._calls_per_second:g} requests a second: "
                     "send fewer, or ask the Brain's operator to raise --tenant-calls-per-second"
                 )
-            spent.calls += 1
             if job is not None:
-                self._remember(spent, tenant, job, now)
+                self._remember(tenant.name, job)
 
-    def _remember(self, spent: _Spent, tenant: Tenant, job: JobKey, now: float) -> None:
-        while spent.jobs and now - next(iter(spent.jobs.values())) > JOB_SECONDS:
-            spent.jobs.popitem(last=False)
-        if job not in spent.jobs and len(spent.jobs) >= MAX_JOBS:
+    def _remember(self, tenant: str, job: JobKey) -> None:
+        now, jobs = self._clock(), self._jobs.setdefault(tenant, OrderedDict())
+        while jobs and now - next(iter(jobs.values())) > JOB_SECONDS:
+            jobs.popitem(last=False)
+        if job not in jobs and len(jobs) >= MAX_JOBS:
             raise UnavailableError(
-                f"the tenant {tenant.name} has reported about {MAX_JOBS} jobs within a day: new ones have "
-                "to wait"
+                f"the tenant {tenant} has reported about {MAX_JOBS} jobs within a day: new ones have to wait"
             )
-        spent.jobs[job] = now
-        spent.jobs.move_to_end(job)
+        jobs[job] = now
+        jobs.move_to_end(job)
