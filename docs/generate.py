@@ -29,7 +29,7 @@ from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.jobs.status import phases_of
 from edl_workflows.core.kubernetes.objects import Metadata
-from edl_workflows.core.protocol.routes import ROUTES, Route
+from edl_workflows.core.protocol.routes import ROUTES, STANDALONE_ROUTES, Route
 from edl_workflows.core.scaling.policies import POLICIES
 from edl_workflows.operators.base import StageOperator, StageTask
 from edl_workflows.operators.cluster import ClusterTask
@@ -343,16 +343,6 @@ def lint_page() -> str:
 
 def master_api_page() -> str:
     """All routes of a master."""
-    rows = (
-        (
-            f"`{route.method} {route.path}`",
-            request_of(route),
-            {dict: "JSON", str: "text"}.get(route.answer, route.answer.__name__),
-            route.answered or ("once stored" if route.durable else "at once"),
-            "; ".join(filter(None, [route.summary, "no token" if route.open else ""])),
-        )
-        for route in ROUTES
-    )
     return page(
         "HTTP API of the master",
         "This page lists every call of a job's master: request, answer, and whether the answer waits until "
@@ -365,15 +355,36 @@ def master_api_page() -> str:
         "stored when, [fault tolerance](../explanation/fault-tolerance.md#a-node-that-should-not-train) the "
         "check before training, and [migration](../explanation/migration.md#the-model-is-compared) how "
         "models are compared. [Metrics](metrics.md#master) lists the metrics.",
-        table(("call", "request", "answer", "answered", "note"), rows),
+        route_table(ROUTES),
+        "A master that runs without a Kubernetes API, for tests and development (`edl master run --nodes`), "
+        "gets its ScalePlans by these calls:",
+        route_table(STANDALONE_ROUTES),
     )
+
+
+def route_table(routes: Iterable[Route[Any, Any]]) -> str:
+    """A row for each route."""
+    answers = {dict: "JSON", str: "text", type(None): ""}
+    rows = (
+        (
+            f"`{route.method} {route.path}`",
+            request_of(route),
+            answers.get(route.answer, route.answer.__name__),
+            route.answered or ("once stored" if route.durable else "at once"),
+            "; ".join(filter(None, [route.summary, "no token" if route.open else ""])),
+        )
+        for route in routes
+    )
+    return table(("call", "request", "answer", "answered", "note"), rows)
 
 
 def request_of(route: Route[Any, Any]) -> str:
     """The model of a route's body, or the parameters of its query."""
     if route.query:
         return f"`?{'&'.join(route.query)}`"
-    return "" if route.request is None else route.request.__name__
+    if route.request is None:
+        return ""
+    return "JSON" if route.request is dict else str(route.request.__name__)
 
 
 # --- Restarts ---

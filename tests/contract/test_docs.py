@@ -22,6 +22,7 @@ from edl_workflows.pipelines.stages.catalog import STAGES
 from edl_workflows.services.agent import command as agent
 from edl_workflows.services.master.app import create_app
 from edl_workflows.services.master.master import Master
+from edl_workflows.services.master.standalone import StandaloneBackend, add_plan_routes
 from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.settings import JobSettings
 from edl_workflows.services.master.store import FileStore
@@ -115,13 +116,17 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_call_of_the_master_is_listed(tmp_path: Path) -> None:
-    """The page about the master's API lists its calls, and no others."""
-    master = Master(JobState(JobSettings("job", "default", {})), FileStore(tmp_path / "state"))
-    routes = create_app(master, "token").openapi()["paths"]
+    """The page about the master's API lists the calls of a master, with those of a standalone one, and no
+    others."""
+    settings = JobSettings("job", "default", {})
+    master = Master(JobState(settings), FileStore(tmp_path / "state"))
+    app = create_app(master, "token")
+    add_plan_routes(app, master, StandaloneBackend(tmp_path / "plans.json", settings))
+    routes = app.openapi()["paths"]
     served = {f"{method.upper()} {path}" for path, methods in routes.items() for method in methods}
     page = (ROOT / "docs" / "reference" / "master-api.md").read_text()
 
-    assert set(re.findall(r"^\| `((?:GET|POST) /[^`]*)`", page, re.MULTILINE)) == served
+    assert set(re.findall(r"^\| `((?:GET|POST|DELETE) /[^`]*)`", page, re.MULTILINE)) == served
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.module)

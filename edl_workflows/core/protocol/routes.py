@@ -1,4 +1,4 @@
-"""The calls of a master's HTTP API. The client, the server and the reference page read this table."""
+"""The calls of a master's HTTP API. The client, the server and the reference page read these tables."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -45,7 +45,7 @@ from edl_workflows.core.protocol.training import (
     StepReport,
 )
 
-Request = TypeVar("Request", bound=Message)
+Request = TypeVar("Request", bound=Message | dict[str, Any])
 Answer = TypeVar("Answer")
 
 MAX_WAIT = 30.0
@@ -76,7 +76,8 @@ class Route(Generic[Request, Answer]):
 
     Attributes:
         method, path: names in braces stand for parts of the path.
-        request: model of the body, or of a GET's query; None: the call has neither.
+        request: model of the body, or of a GET's query; `dict`: the body is a manifest; None: the call has
+            neither.
         answer: model of the answer; `dict`: JSON for people; `str`: text.
         durable: whether the answer waits until the change is stored.
         summary: a clause for the reference page.
@@ -84,7 +85,7 @@ class Route(Generic[Request, Answer]):
         open: whether the call needs no token.
     """
 
-    method: Literal["GET", "POST"]
+    method: Literal["GET", "POST", "DELETE"]
     path: str
     request: type[Request] | None
     answer: type[Answer]
@@ -96,7 +97,9 @@ class Route(Generic[Request, Answer]):
     @property
     def query(self) -> tuple[str, ...]:
         """The names of a GET's parameters."""
-        return tuple(self.request.model_fields) if self.request is not None and self.method == "GET" else ()
+        if self.method != "GET" or self.request is None or not issubclass(self.request, Message):
+            return ()
+        return tuple(self.request.model_fields)
 
 
 _POLL = f"long poll, at most {MAX_WAIT:.0f} s"
@@ -260,4 +263,22 @@ METRICS: Route[Any, str] = Route(
 ROUTES: tuple[Route[Any, Any], ...] = tuple(
     route for route in list(globals().values()) if isinstance(route, Route)
 )
-"""All routes above, in their order."""
+"""The routes of every master: those above, in their order."""
+
+SUBMIT_PLAN: Route[dict[str, Any], dict[str, Any]] = Route(
+    "POST", "/v1/scaleplans", dict, dict, durable=True, summary="the manifest of a ScalePlan, as it is stored"
+)
+PLAN: Route[Any, dict[str, Any]] = Route(
+    "GET", "/v1/scaleplans/{name}", None, dict, summary="a ScalePlan with its status"
+)
+DELETE_PLAN: Route[Any, None] = Route(
+    "DELETE",
+    "/v1/scaleplans/{name}",
+    None,
+    type(None),
+    durable=True,
+    summary="a ScalePlan whose version is not active yet is rolled back",
+)
+
+STANDALONE_ROUTES: tuple[Route[Any, Any], ...] = (SUBMIT_PLAN, PLAN, DELETE_PLAN)
+"""What a master without a Kubernetes API serves, too."""

@@ -2,7 +2,7 @@
 arrive over HTTP.
 
 `GET /v1/status` shows the nodes that the job wants; whoever runs the master starts their agents. A plan is
-posted as a manifest to `/v1/scaleplans` and kept, with its status, in a file.
+posted as a manifest (`routes.SUBMIT_PLAN`) and kept, with its status, in a file.
 """
 
 import json
@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from pydantic_core import from_json
@@ -21,6 +21,8 @@ from edl_workflows.core.exceptions import AlreadyExistsError, InvalidError, NotF
 from edl_workflows.core.jobs.scale_plan.model import ScalePlan, ScalePlanSpec
 from edl_workflows.core.jobs.scale_plan.plan_order import age_key
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.protocol import routes
+from edl_workflows.core.protocol.routes import Route
 from edl_workflows.services.master.master import Master, WriteUrgency
 from edl_workflows.services.master.state import observations
 from edl_workflows.services.master.state.job import RolloutRequest
@@ -30,6 +32,7 @@ from edl_workflows.services.master.state.rollouts.rollout import Rollout
 from edl_workflows.services.master.state.settings import TRAINING_TYPES, JobSettings, RoleSettings
 
 MAX_PLANS = 1000
+Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 def parse_nodes(text: str) -> dict[str, RoleSettings]:
@@ -179,17 +182,20 @@ def add_plan_routes(app: FastAPI, master: Master, outside: StandaloneBackend) ->
         observations.observe_plans(master.state, outside.seen())
         master.changed(WriteUrgency.NOW)
 
-    @app.post("/v1/scaleplans")
+    def serve(route: Route[Any, Any]) -> Callable[[Handler], Handler]:
+        return app.api_route(route.path, methods=[route.method])
+
+    @serve(routes.SUBMIT_PLAN)
     async def submit(request: Request) -> dict[str, Any]:
         stored = outside.submit(_manifest(await request.body()))
         look()
         return stored
 
-    @app.get("/v1/scaleplans/{name}")
+    @serve(routes.PLAN)
     async def find(name: str) -> dict[str, Any]:
         return outside.find(name)
 
-    @app.delete("/v1/scaleplans/{name}")
+    @serve(routes.DELETE_PLAN)
     async def delete(name: str) -> None:
         outside.delete(name)
         look()

@@ -5,11 +5,14 @@ a defect.
 import asyncio
 import json
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.protocol.routes import STANDALONE_ROUTES
 from edl_workflows.services.master.app import create_app
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.standalone import StandaloneBackend, add_plan_routes, parse_nodes
@@ -67,6 +70,15 @@ def asked(folder: Path, method: str, path: str, body: bytes = b"", times: int = 
             return [(await http.request(method, path, content=body)).status_code for _ in range(times)]
 
     return asyncio.run(main())
+
+
+def test_the_routes_are_those_of_the_table() -> None:
+    """A standalone master adds the routes of its table, and no others."""
+    app = FastAPI()
+    add_plan_routes(app, MagicMock(), MagicMock())
+    served = [(method.upper(), path) for path, each in app.openapi()["paths"].items() for method in each]
+
+    assert sorted(served) == sorted((route.method, route.path) for route in STANDALONE_ROUTES)
 
 
 @pytest.mark.parametrize("row", BODIES)
