@@ -225,3 +225,12 @@ def test_values_keep_their_types_in_a_manifest() -> None:
         {"flag": True},
         {"none": None},
     ]
+
+
+@pytest.mark.parametrize(
+    "key", [Tag("{{workflow.uid}}"), StepInput("name", ""), "{{workflow.name}}"], ids=["tag", "input", "text"]
+)
+def test_a_key_with_a_tag_is_refused(key: Any) -> None:
+    """A tag as a key of a map, at any depth, is an error that names it: the text would be no YAML."""
+    with pytest.raises(InvalidError, match=r"key .* contains a tag"):
+        manifest_text({"metadata": {"labels": [{key: "x"}]}})

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.pipelines.argo.templates.step import StepInput
 
 INDENT = 2
@@ -27,7 +28,11 @@ def manifest_text(manifest: Mapping[str, Any]) -> str:
     """The manifest as YAML.
 
     Args:
-        manifest: maps, lists of maps, constants, and values of the types `StepInput` and `Tag`.
+        manifest: maps, lists of maps, constants, and values of the types `StepInput` and `Tag`. Keys have no
+            tags.
+
+    Raises:
+        InvalidError: a key contains a tag.
     """
     return "\n".join(_lines(manifest, 0)) + "\n"
 
@@ -35,6 +40,11 @@ def manifest_text(manifest: Mapping[str, Any]) -> str:
 def _lines(values: Mapping[str, Any], depth: int) -> Iterator[str]:
     pad = " " * depth
     for key, value in values.items():
+        if not isinstance(key, str) or "{{" in key:
+            raise InvalidError(
+                f"the manifest's key {key!r} contains a tag: Argo reads the manifest as YAML before it fills "
+                "tags in, so only values can have them"
+            )
         match value:
             case StepInput():
                 yield f"{pad}{key}: {_input(value, depth + INDENT)}"
