@@ -16,6 +16,11 @@ from edl_workflows.pipelines.install.options import (
     PullPolicy,
 )
 
+_PRINT_MISSING = (
+    "edl install does not change a cluster itself: add --print, and apply the manifests with "
+    "`kubectl apply -f -` or add them to your repository"
+)
+
 app = typer.Typer()
 
 Image = Annotated[
@@ -211,8 +216,5 @@ def install(
         other_operators=tuple(other_operator or ()),
     )
     if not print_:
-        raise InvalidError(
-            "edl install does not change a cluster itself: add --print, and apply the manifests with "
-            "`kubectl apply -f -` or add them to your repository"
-        )
+        raise InvalidError(_PRINT_MISSING)
     print_document(render_yaml(installation_manifests(options)))
