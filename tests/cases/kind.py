@@ -29,8 +29,9 @@ class SingleRole:
     """Jobs with pods of one role.
 
     Attributes:
-        role: as users scale it.
-        make_spec: makes the spec of a job from the spec of its pods and their number.
+        role: as users scale it; a type of replicas whose number may change, such as Worker.
+        make_spec: makes the spec of a job from the spec of its pods and their number. If the kind requires
+            another type, such as a master, the spec has one pod of it besides.
     """
 
     role: str
@@ -42,7 +43,8 @@ class KindCases:
     """The cases of one kind.
 
     Attributes:
-        example: a small valid job. An autoscaler may change it if the kind has `Kind.elastic`.
+        example: a small valid job, with each type of replicas that the kind requires. An autoscaler may
+            change it if the kind has `Kind.elastic`.
         ends: the phases of a job that has succeeded and of one that has failed, as users know them.
         mistakes: changes of the example.
         detailed: a job with many fields, which the embedded cluster can run; made of
