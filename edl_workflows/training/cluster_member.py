@@ -255,6 +255,10 @@ class ClusterMember(ABC):
         self._one_model = True
         self._reporter.report_own_copy(trained=False)
 
+    def declare_separate_copies(self) -> None:
+        """State that each worker trains a copy of the model of its own: the job's status warns of it."""
+        self._reporter.report_own_copy(trained=True)
+
     def expect_records(self, total: int) -> None:
         """State how many records all epochs of a collective job have, so that its status shows how much is
         left; 0: there is no end. The adapters do that."""

@@ -5,6 +5,9 @@ from pydantic import Field
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol.message import Message
 
+OWN_CHECKPOINT = "program://own-checkpoint"
+"""URI that stands for the own checkpoint of a script; the master knows neither its place nor its step."""
+
 
 class CheckpointRef(Message):
     """A complete checkpoint: where it is stored, and its global step."""

@@ -128,6 +128,7 @@ class GroupConnections:
         self._proc = proc
         self._clock = clock
         self._started_at = clock()
+        self._closed = threading.Event()
         self._met = False
         self._loaded_at: float | None = None
         self._looks = 0
@@ -137,16 +138,26 @@ class GroupConnections:
         """Whether the program opened its address for the others, or a connection to one of them."""
         return self._met
 
-    def start(self) -> Self:
+    def start(self, report: Callable[[bool | None], None] = lambda _: None) -> Self:
         """Look at the program's processes again and again, in a thread, until it has met the others or
-        ended."""
-        threading.Thread(target=self._watch, name="group", daemon=True).start()
+        ended. After each look `report` is called with `trains_own_copy`."""
+        threading.Thread(target=self._watch, args=(report,), name="group", daemon=True).start()
         return self
 
-    def _watch(self) -> None:
-        while self.look():
+    def _watch(self, report: Callable[[bool | None], None]) -> None:
+        while self._look_and_report(report):
             young = self._clock() - self._started_at < YOUNG_SECONDS
-            time.sleep(FIRST_LOOK_SECONDS if young else LOOK_SECONDS)
+            if self._closed.wait(FIRST_LOOK_SECONDS if young else LOOK_SECONDS):
+                return
+
+    def close(self) -> None:
+        """Stop to look."""
+        self._closed.set()
+
+    def _look_and_report(self, report: Callable[[bool | None], None]) -> bool:
+        goes_on = self.look()
+        report(self.trains_own_copy())
+        return goes_on
 
     def look(self) -> bool:
         """Look at the program's processes once; returns whether there is more to see."""

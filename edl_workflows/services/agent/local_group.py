@@ -20,9 +20,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edl_workflows.core.exceptions import EdlError, InvalidError
+from edl_workflows.core.jobs.elastic_job.separate_copies import NO_GROUP
 from edl_workflows.core.kubernetes import names
-from edl_workflows.core.protocol.cluster import CheckpointRef
+from edl_workflows.core.protocol.cluster import OWN_CHECKPOINT, CheckpointRef
+from edl_workflows.services.agent.group_connections import GroupConnections, read_text
 from edl_workflows.services.agent.processes import TrainingProcess
+from edl_workflows.training import addresses
 from edl_workflows.training.cluster_member import TERMINATED
 from edl_workflows.training.connecting import connect
 from edl_workflows.training.job import Job
@@ -31,8 +34,6 @@ from edl_workflows.training.program import INVALID
 
 STOP_SECONDS = 30.0
 """Time between SIGTERM and SIGKILL for the scripts when the group changes; as in torchrun."""
-OWN_CHECKPOINT = "program://own-checkpoint"
-"""URI that stands for the script's own checkpoint; the master knows neither its place nor its step."""
 _KILLED = 137
 _MANY_RESTARTS = str(2**31 - 1)
 _COUNTS = re.compile(r"auto|cpu|gpu|[1-9][0-9]{0,3}")
@@ -56,6 +57,11 @@ def group_command(processes: str, command: Sequence[str]) -> list[str]:
         raise InvalidError(f"--nproc-per-node {processes}: give a number from 1 to 9999, auto, gpu or cpu")
     python = [os.environ.get("PYTHON_EXEC", sys.executable), "-u"] if command[0].endswith(".py") else []
     return [sys.executable, "-P", "-m", __name__, processes, *python, *command]
+
+
+def is_group_command(command: Sequence[str]) -> bool:
+    """Whether `group_command` made the command."""
+    return list(command[1:4]) == ["-P", "-m", __name__]
 
 
 def count_processes(
@@ -123,10 +129,19 @@ class LocalGroup:
         job: this process's view of the job.
         command: command that starts a script.
         environments: environment of each script, by local rank.
+        group: whether the scripts meet those of other nodes; None if there is only one script.
     """
 
-    def __init__(self, job: Job, command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        command: Sequence[str],
+        environments: Sequence[Mapping[str, str]],
+        group: GroupConnections | None = None,
+    ) -> None:
         self._job = job
+        self._group = group
+        self._separate = False
         self._command = command
         self._environments = environments
         self._scripts: list[TrainingProcess] = []
@@ -144,11 +159,15 @@ class LocalGroup:
         job = self._job
         job.save_with(self._own_checkpoint)
         job.wait_until_active()
+        if self._group is not None:
+            self._group.start(self._report_copies)
         while True:
             self._start()
             job.report_step(self._step)
             self._train()
             if self._over and not self._failures and not job.terminated:
+                if self._group is not None:
+                    self._report_copies(self._group.trains_own_copy(0))
                 return 0
             failed = self._failures  # before the others are ended
             self._stop()
@@ -157,6 +176,17 @@ class LocalGroup:
             if failed:
                 return self._give_up(failed)
             job.between_steps()
+
+    def _report_copies(self, separate: bool | None) -> None:
+        """Report whether each script trains a model of its own; None: that is not known."""
+        if separate is None or separate is self._separate:
+            return
+        self._separate = separate
+        if separate:
+            log.warning("%s", NO_GROUP)
+            self._job.declare_separate_copies()
+        else:
+            self._job.declare_one_model()
 
     def _train(self) -> None:
         """Wait until the scripts must stop, one has failed, or all have ended. Requests for a checkpoint,
@@ -219,6 +249,16 @@ class LocalGroup:
         return code
 
 
+def _watch_group(
+    job: Job, command: Sequence[str], environments: Sequence[Mapping[str, str]]
+) -> GroupConnections | None:
+    if environments[0][names.ENV_WORLD_SIZE] == "1":
+        return None
+    own = job.environment.listen_address(job.version)
+    others = [addresses.resolve(member.address) for member in job.cluster.workers if member.id != job.node.id]
+    return GroupConnections(os.getpid(), own, others, read_text(command, os.environ))
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the command line: ``PROCESSES PROGRAM ARGUMENT …``."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -231,7 +271,8 @@ def main(argv: Sequence[str]) -> int:
         environments = rank_environments(os.environ, count_processes(options.processes))
         job = connect()
         try:
-            return LocalGroup(job, options.command, environments).run()
+            group = _watch_group(job, options.command, environments)
+            return LocalGroup(job, options.command, environments, group).run()
         finally:
             job.close()
     except EdlError as error:

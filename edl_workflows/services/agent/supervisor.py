@@ -35,6 +35,7 @@ from edl_workflows.core.protocol.nodes import (
 from edl_workflows.services.agent.agent_checkpoints import AgentCheckpoints
 from edl_workflows.services.agent.group_connections import GroupConnections, read_text
 from edl_workflows.services.agent.leave_inquiry import LeaveInquiry
+from edl_workflows.services.agent.local_group import is_group_command
 from edl_workflows.services.agent.node_check import run_node_check
 from edl_workflows.services.agent.process_choice import choose_processes
 from edl_workflows.services.agent.process_tree import UsageMeter
@@ -272,11 +273,12 @@ class Supervisor:
         self._watch_group(cluster, process)
 
     def _watch_group(self, cluster: TrainingCluster, process: TrainingProcess) -> None:
-        """Watch whether the program meets the other members of its version."""
+        """Watch whether the program meets the other members of its version. A local group does so itself."""
         node = self._environment.node
         others = [member.address for member in cluster.workers if member.id != node.id]
         self._group = None
-        if others and cluster.rank_of(node.type, node.id) is not None:
+        apart = cluster.rank_of(node.type, node.id) is None or is_group_command(self._settings.command)
+        if others and not apart:
             self._group = GroupConnections(
                 process.pid,
                 self._environment.listen_address(cluster.version),

@@ -19,6 +19,8 @@ from edl_workflows.core.backoff import Backoff
 from edl_workflows.core.exceptions import ConflictError, EdlError, NotFoundError, UnavailableError
 from edl_workflows.core.jobs.elastic_job import separate_copies
 from edl_workflows.core.jobs.scale_plan.model import ScalePlanSpec
+from edl_workflows.core.protocol.cluster import OWN_CHECKPOINT, CheckpointRef
+from edl_workflows.runtime.kube.events import EventNote
 from edl_workflows.services.master.master import Master, WriteUrgency
 from edl_workflows.services.master.state import observations, views
 from edl_workflows.services.master.state.autoscale import autoscale_steps
@@ -79,7 +81,7 @@ class MasterBackend(Protocol):
     def report_job(self, status: dict[str, Any]) -> None:
         """Merge `status` into the status of the job, except that `autoscaling` replaces the whole field."""
 
-    def warn(self, reason: str, message: str) -> None:
+    def record_event(self, event: EventNote) -> None:
         """Create an Event of the job.
 
         Raises:
@@ -147,6 +149,7 @@ class Effects:
         self._warned = master.stored.checkpoints.failing.since
         self._hung = master.stored.hangs.dump
         self._warned_of_copies = len(master.stored.own_copies) > 1
+        self._restored = _restored_version(master.stored)
         self._absent = master.stored.restarts.counts.get(ExitReason.ABSENT, 0)
         self._made: tuple[int, float] = (0, 0.0)
         self._queued: dict[str, str] = {}
@@ -171,6 +174,7 @@ class Effects:
         await self._attempt(
             "tell of a checkpoint that could not be saved", self._warn_of_failed_saves, stored
         )
+        await self._attempt("tell of the step at which training continues", self._announce_restore, stored)
         await self._attempt("tell of a member that was taken out", self._warn_of_absent_members, stored)
         await self._attempt("tell of a hang", self._warn_of_hang, stored)
         await self._attempt("tell of copies of the model", self._warn_of_copies, stored)
@@ -311,6 +315,15 @@ class Effects:
             await self._warn("CheckpointFailed", views.unsaved_warning(failing))
         self._warned = failing.since
 
+    async def _announce_restore(self, stored: JobRecord) -> None:
+        """Create an Event when training continues from a checkpoint."""
+        restored = _restored_version(stored)
+        if restored is not None and restored != self._restored:
+            number, restore = restored
+            message = f"training continues at step {restore.step}, in cluster version {number}"
+            await self._record_event(EventNote("TrainingContinues", f"{message}, from {restore.uri}"))
+        self._restored = restored
+
     async def _warn_of_absent_members(self, stored: JobRecord) -> None:
         count = stored.restarts.counts.get(ExitReason.ABSENT, 0)
         absent = [restart for restart in stored.restarts.recent if restart.cause == ExitReason.ABSENT]
@@ -334,17 +347,20 @@ class Effects:
         if self._warned_of_copies or not views.trains_copies(stored, self._master.state.settings):
             return
         log.warning("each worker trains its own copy of the model", workers=stored.own_copies)
-        await self._warn(separate_copies.CONDITION, views.copies_warning(stored))
+        await self._warn(separate_copies.CONDITION, views.copies_warning(self._master.state))
         self._warned_of_copies = True
 
     async def _warn(self, reason: str, message: str) -> None:
+        await self._record_event(EventNote(reason, message, "Warning"))
+
+    async def _record_event(self, event: EventNote) -> None:
         """Create an Event, unless the API server refuses it.
 
         Raises:
             UnavailableError: the server does not answer.
         """
         try:
-            await asyncio.to_thread(self._outside.warn, reason, message)
+            await asyncio.to_thread(self._outside.record_event, event)
         except UnavailableError:
             raise
         except EdlError as error:
@@ -382,6 +398,15 @@ class Effects:
         if self._reported.get("ended") or refusal is None:
             return bool(self._reported.get("ended"))
         return refusal.for_good and self._clock() - refusal.since >= UNREPORTED_SECONDS
+
+
+def _restored_version(stored: JobRecord) -> tuple[int, CheckpointRef] | None:
+    """The active version and the checkpoint that it starts from; that of an unmodified script has no step."""
+    active = stored.versions.active
+    restore = active.restore if active is not None else None
+    if active is None or restore is None or restore.uri == OWN_CHECKPOINT:
+        return None
+    return active.number, restore
 
 
 def _without_time(status: dict[str, Any]) -> dict[str, Any]:

@@ -119,13 +119,13 @@ class KubernetesBackend:
         if "autoscaling" in status:
             self._autoscaling = autoscaling or {}
 
-    def warn(self, reason: str, message: str) -> None:
+    def record_event(self, event: EventNote) -> None:
         job = {
             "apiVersion": names.API_VERSION,
             "kind": self._job.kind,
             "metadata": self._job.metadata.to_dict(),
         }
-        self._recorder.record(job, EventNote(reason, message, "Warning"), datetime.now(UTC))
+        self._recorder.record(job, event, datetime.now(UTC))
 
     def _wants(self, manifest: Mapping[str, Any], spec: ScalePlanSpec) -> bool:
         plan = ScalePlan.parse(manifest)

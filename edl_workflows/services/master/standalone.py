@@ -23,6 +23,7 @@ from edl_workflows.core.jobs.scale_plan.plan_order import age_key
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol import routes
 from edl_workflows.core.protocol.routes import Route
+from edl_workflows.runtime.kube.events import EventNote
 from edl_workflows.services.master.master import Master, WriteUrgency
 from edl_workflows.services.master.state import observations
 from edl_workflows.services.master.state.job import RolloutRequest
@@ -98,7 +99,7 @@ class StandaloneBackend:
     def report_job(self, status: dict[str, Any]) -> None:
         """Do nothing: only `GET /v1/status` is read."""
 
-    def warn(self, reason: str, message: str) -> None:
+    def record_event(self, event: EventNote) -> None:
         """Do nothing: the log and the status show it."""
 
     def submit(self, manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,12 @@ class CheckpointRestorer:
             CheckpointError: the named checkpoint is damaged, or the store has checkpoints but no complete
                 one; this has been reported to the master.
         """
+        checkpoint = self._find(named, store)
+        if checkpoint is not None:
+            _announce(f"training continues at step {checkpoint.step}, from {checkpoint.uri}")
+        return checkpoint
+
+    def _find(self, named: CheckpointRef | None, store: CheckpointStore) -> CheckpointRef | None:
         passed_over: list[tuple[str, CheckpointError]] = []
         try:
             if named is not None and self.holds(named):
@@ -184,6 +191,15 @@ class CheckpointRestorer:
             call_until_answered(lambda: self._client.damaged_checkpoint(damage))
         except EdlError as refused:
             log.warning("%s", refused)  # another version has become active; this process will be terminated
+
+
+def _announce(line: str) -> None:
+    """Log a line for the user, whose program need not have set logging up."""
+    if log.hasHandlers() and log.isEnabledFor(logging.INFO):
+        log.info("%s", line)
+    else:
+        sys.stderr.write(f"edl: {line}\n")
+        sys.stderr.flush()
 
 
 class ModelCheck:

@@ -57,6 +57,25 @@ def test_masters_checkpoint_wins_over_a_newer_one(
     assert not master.got(CheckpointDamage)
 
 
+@pytest.mark.parametrize("configured", [False, True])
+def test_the_user_reads_where_training_continues(
+    master: FakeMaster,
+    job: Job,
+    store: CheckpointStore,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    configured: bool,
+) -> None:
+    """The log has one line with the step, whether the program has set logging up or not."""
+    caplog.set_level("INFO" if configured else "WARNING", "edl_workflows")
+    named = saved(store, 10)
+    master.say(active=cluster(1, restore=named))
+    job.start_from(store)
+    line = f"training continues at step 10, from {named.uri}"
+    assert capsys.readouterr().err == ("" if configured else f"edl: {line}\n")
+    assert [text for text in caplog.messages if "continues" in text] == ([line] if configured else [])
+
+
 def test_newest_checkpoint_of_the_folder_without_the_masters_word(
     master: FakeMaster, job: Job, store: CheckpointStore
 ) -> None:

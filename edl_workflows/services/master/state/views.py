@@ -370,9 +370,9 @@ def _own_copy_warnings(state: JobState) -> list[str]:
     return [copies_warning(state)] if trains_copies(state, state.settings) else []
 
 
-def copies_warning(record: JobRecord) -> str:
+def copies_warning(state: JobState) -> str:
     """The warning while several workers train copies of the model."""
-    return OWN_COPIES if record.connected else NO_GROUP
+    return OWN_COPIES if state.connected and state.shards.all_progress() else NO_GROUP
 
 
 def trains_copies(record: JobRecord, settings: JobSettings) -> bool:

@@ -1,13 +1,29 @@
 """The processes of a ``torchrun`` script in one pod: how many, with which variables, and how they end."""
 
+import os
+import socket
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.jobs.elastic_job.program import TrainingProgram
+from edl_workflows.core.jobs.elastic_job.separate_copies import ProgramText
 from edl_workflows.core.kubernetes import names
-from edl_workflows.services.agent.local_group import count_processes, group_command, rank_environments
+from edl_workflows.core.protocol.cluster import TrainingCluster
+from edl_workflows.services.agent.group_connections import GroupConnections
+from edl_workflows.services.agent.local_group import (
+    LocalGroup,
+    count_processes,
+    group_command,
+    is_group_command,
+    rank_environments,
+)
+from edl_workflows.training.job import Job
 
 BASE = {
     names.ENV_RANK: "1",
@@ -108,6 +124,8 @@ def test_a_script_is_run_by_python_and_a_program_as_it_is(monkeypatch: pytest.Mo
         "train.py",
         "--lr=1",
     ]
+    assert is_group_command(group_command("2", ["train.py"]))
+    assert not is_group_command(["python", "-P", "-m", "train", "2"])
     assert group_command("2", ["python3", "train.py"]) == [*launcher, "python3", "train.py"]
     monkeypatch.setenv("PYTHON_EXEC", "/opt/python")
     assert group_command("2", ["train.py"]) == [*launcher, "/opt/python", "-u", "train.py"]
@@ -118,3 +136,79 @@ def test_another_number_is_refused(wanted: str) -> None:
     """A wrong --nproc-per-node is refused before anything starts; the error has the value."""
     with pytest.raises(InvalidError, match=f"--nproc-per-node {wanted}:"):
         group_command(wanted, ["train.py"])
+
+
+MEETS = """
+import pathlib, socket, sys, time
+server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while not pathlib.Path(sys.argv[2]).exists():
+    time.sleep(0.1)
+"""
+"""A script that opens its address, and ends when a file is there."""
+
+
+class GroupJob:
+    """The part of a job that a group of scripts uses; it notes what the group declares."""
+
+    version = 1
+    terminated = drain_requested = False
+    cluster = TrainingCluster(version=1)
+
+    def __init__(self, met: Path) -> None:
+        self.declared: list[str] = []
+        self._met = met
+        self._woken = threading.Condition()
+
+    def save_with(self, _: object) -> None: ...
+
+    def wait_until_active(self) -> None: ...
+
+    def report_step(self, _: int) -> None: ...
+
+    def should_checkpoint(self) -> bool:
+        return False
+
+    def wake(self) -> None:
+        with self._woken:
+            self._woken.notify_all()
+
+    def wait_until(self, true: Callable[[], bool]) -> None:
+        with self._woken:
+            assert self._woken.wait_for(true, 60)
+
+    def declare_separate_copies(self) -> None:
+        self.declared.append("separate copies")
+
+    def declare_one_model(self) -> None:
+        self.declared.append("one model")
+        self._met.touch()
+
+
+@pytest.mark.parametrize(
+    ("script", "text", "declared"),
+    [
+        ("pass", "import torch\nloss.backward()\n", ["separate copies"]),
+        (
+            MEETS,
+            "import torch\nloss.backward()\n",
+            ["separate copies", "one model"],
+        ),
+        ("pass", "import torch, os\nos.environ['RANK']\nloss.backward()\n", []),
+    ],
+)
+def test_scripts_that_train_separate_copies(
+    script: str, text: str, declared: list[str], tmp_path: Path
+) -> None:
+    """Scripts that form no group are judged as a program without torchrun is: by their text, and by the
+    connections of their processes. Without a sign nothing is declared."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    job = GroupJob(tmp_path / "met")
+    program = ProgramText(TrainingProgram.of_script("train.py", text))
+    group = GroupConnections(os.getpid(), f"127.0.0.1:{port}", ["127.0.0.1:9"], program)
+    command = [sys.executable, "-c", script, str(port), str(tmp_path / "met")]
+    try:
+        assert LocalGroup(cast("Job", job), command, [dict(os.environ)], group).run() == 0
+    finally:
+        group.close()
+    assert job.declared == declared

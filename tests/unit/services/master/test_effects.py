@@ -13,7 +13,9 @@ from edl_workflows.core.exceptions import EdlError, ForbiddenError, UnavailableE
 from edl_workflows.core.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.core.jobs.elastic_job.separate_copies import NO_GROUP
 from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanSpec
+from edl_workflows.core.protocol.cluster import OWN_CHECKPOINT, CheckpointRef
 from edl_workflows.core.scaling.dlrover.ps_stages import StageProgress
+from edl_workflows.runtime.kube.events import EventNote
 from edl_workflows.services.master.effects import REPORT_SECONDS, UNREPORTED_SECONDS, Effects
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.shards.snapshot import JobPosition
@@ -31,6 +33,7 @@ from edl_workflows.services.master.state.rollouts.rollout import Rollout, start_
 from edl_workflows.services.master.state.settings import JobSettings
 from edl_workflows.services.master.state.stored_state import StepProgress
 from edl_workflows.services.master.state.transitions import settle_job
+from edl_workflows.services.master.state.versions.cluster_versions import ClusterVersion
 from edl_workflows.services.master.store import FileStore
 
 SPEC = ScalePlanSpec(owner_job="job", replica_resource_specs={"worker": ReplicaResourceSpec(replicas=2)})
@@ -49,6 +52,7 @@ class FakeBackend:
         self.away = False
         self.refusing: dict[object, EdlError] = {}
         self.warned: list[tuple[str, str]] = []
+        self.announced: list[tuple[str, str]] = []
         self.plans: list[tuple[str, dict[str, Any]]] = []
 
     def ask_for_pods(self, request: PodRequest, nodes: dict[tuple[str, int], JobNode]) -> None:
@@ -72,9 +76,9 @@ class FakeBackend:
         self._refuse(rollout.name)
         self.plans.append((rollout.name, status))
 
-    def warn(self, reason: str, message: str) -> None:
+    def record_event(self, event: EventNote) -> None:
         self._refuse("events")
-        self.warned.append((reason, message))
+        (self.warned if event.type == "Warning" else self.announced).append((event.reason, event.message))
 
     def report_job(self, status: dict[str, Any]) -> None:
         self._refuse("the job")
@@ -432,6 +436,37 @@ def test_a_failed_save_is_an_event_once(tmp_path: Path) -> None:
         outside.refusing["events"] = ForbiddenError("no right")
         await look(FailedSaves(total=4, row=1, since=12.0, error="full"))
         assert master.state.volatile.refused == {}
+
+    asyncio.run(main())
+
+
+def test_the_step_at_which_training_continues_is_an_event_once(tmp_path: Path) -> None:
+    """Each cluster version that starts from a checkpoint has an Event with the step, which a new master does
+    not repeat. Without a checkpoint, or with one of the script's own, there is no step to tell."""
+
+    async def main() -> None:
+        state = JobState(JobSettings("job", "default", parse_nodes("worker=1")))
+        master, outside, clock = Master(state, FileStore(tmp_path / "state")), FakeBackend(), Clock()
+        effects = Effects(master, outside, clock)
+
+        async def start(number: int, restore: CheckpointRef | None) -> list[str]:
+            version = ClusterVersion(number, (0,), restore=restore)
+            state.versions = replace(state.versions, active=version)
+            master.stored = state.copy_record()
+            clock.now += 60.0
+            await effects.once()
+            return [message for _, message in outside.announced]
+
+        first, second = (CheckpointRef(uri=f"file:///checkpoint-{step}", step=step) for step in (8, 16))
+        assert await start(1, None) == []
+        expected = ["training continues at step 8, in cluster version 2, from file:///checkpoint-8"]
+        assert await start(2, first) == expected
+        effects = Effects(master, outside, clock)
+        assert await start(2, first) == expected
+        assert await start(3, CheckpointRef(uri=OWN_CHECKPOINT, step=2)) == expected
+        assert len(await start(4, second)) == 2
+        assert len(await start(5, second)) == 3
+        assert {reason for reason, _ in outside.announced} == {"TrainingContinues"}
 
     asyncio.run(main())
 

@@ -181,3 +181,13 @@ def test_what_only_the_ends_show_is_in_the_result() -> None:
     assert job.state.outcome is not None
     assert job.state.outcome.succeeded
     assert warnings(job) == [NO_GROUP]
+
+
+def test_scripts_that_another_process_starts() -> None:
+    """A process that starts scripts (``--nproc-per-node``) reports for them: they take no data from the job,
+    and are not told that they do."""
+    job = made()
+    job.state.shards = ShardManager()
+    job.state.connected = True
+    tell(job, 0, 1)
+    assert warnings(job) == [NO_GROUP]
