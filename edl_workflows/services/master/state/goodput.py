@@ -169,6 +169,7 @@ def count_time(
         return g, moments or ()
     if moments is None:
         g, moments = _resume_account(g, seen, now), ()
+    first_report = not (g.worked or g.at or g.first)
     g = _keep(replace(g, worked=g.worked or seen.worked), moments, seen.saved)
     if seen.version != g.version:
         g = _switch(_close(g, seen, now), seen)
@@ -184,8 +185,9 @@ def count_time(
     if seen.over:
         g = replace(_close(g, seen, now), ended=now)
     # Until one of these moments the time counted as training, as an unmodified program's does.
+    begins = seen.stepped and first_report
     started = g.worked or not (connects or seen.over)
-    return g if started else _recount_as_start(g), moments
+    return g if started and not begins else _recount_as_start(g), moments
 
 
 def cut_save(g: Goodput, seconds: float, now: float) -> Goodput:

@@ -228,6 +228,15 @@ def _causes(moments: Sequence[Moment]) -> dict[str, int]:
             ],
             {"training": 10, "queued": 10, "import": 30},
         ),
+        (
+            [
+                (100, replace(_start(TimeCause.TRAINING), connected=False, worked=False)),
+                (130, replace(_start(TimeCause.TRAINING), connected=False, worked=False)),
+                (150, TrainingMoment(1, 4, True, connected=False)),
+                (160, TrainingMoment(1, 8, True, connected=False)),
+            ],
+            {"training": 10, "import": 50},
+        ),
     ],
     ids=[
         "the causes of a start, from the job's creation on",
@@ -239,6 +248,7 @@ def _causes(moments: Sequence[Moment]) -> dict[str, int]:
         "an unmodified program trains as long as its processes run",
         "unless it ends without a sign that it trained",
         "attempts before a program connects were starts",
+        "a program whose first report is a step was starting before",
     ],
 )
 def test_each_second_has_a_cause(moments: list[Moment], spent: dict[str, int]) -> None:
