@@ -1,13 +1,16 @@
 """What users do with kubectl to pods that run; its verbs on objects are among the conformance cases."""
 
 import functools
+import json
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from edl_workflows.core.kubernetes import names
 from edl_workflows.runtime.kube.connect import Cluster
 from tests.local_cluster import LocalCluster
 from tests.unit.local.support import eventually
@@ -61,6 +64,31 @@ def test_follow(kubectl: Kubectl, command: list[str], tmp_path: Path) -> None:
 
     assert (first, rest) == ("one\n", "two\n")
     assert "[pod/p/p] " in kubectl("logs", "-l", "run=p", "--prefix", "--timestamps")
+
+
+def test_unknown_kinds_and_lists(kubectl: Kubectl, command: list[str]) -> None:
+    """``kubectl apply`` names a kind that is not defined, and applies lists; a field that is none is refused,
+    by the server."""
+    maps = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}} for name in "ab"]
+    whole = {"apiVersion": "v1", "kind": "List", "items": maps}
+
+    def refused(manifest: dict[str, Any]) -> str:
+        text = json.dumps(manifest)
+        done = subprocess.run(
+            [*command, "apply", "-f", "-"], input=text, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 1
+        return done.stderr
+
+    kinds = ("example.com/v1", "Thing"), (f"{names.GROUP}/v1alpha1", "ElasticJobb")
+    for version, kind in kinds:
+        unknown = {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}}
+        assert f'no matches for kind "{kind}" in version "{version}"' in refused(unknown)
+    assert 'unknown field "dataa"' in refused({**whole, "items": [{**maps[0], "dataa": {}}]})
+    file = Path(command[-1]).with_name("list.json")
+    file.write_text(json.dumps(whole))
+    assert kubectl("apply", "-f", str(file)).count("created") == 2
+    assert "hostNetwork\t<boolean>" in kubectl("explain", "pods.spec")
 
 
 def test_services_have_endpoints(kubectl: Kubectl) -> None:

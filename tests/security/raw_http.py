@@ -141,6 +141,15 @@ ROWS: dict[str, Callable[[Server], Conversation]] = {
     "above the root": _once(lambda server: _head(server, method=b"GET", path="/../../../../etc/passwd")),
     "a target "
     "with encoded bytes": _once(lambda server: _head(server, method=b"GET", path="/v1/%00%ff%0d%0a/%2e%2e")),
+    "targets with control characters": _once(
+        lambda server: b"".join(
+            _head(server, method=method, path=f"{path.rstrip('/')}/{control}{more}")
+            for path in server.paths
+            for method in (b"GET", b"POST", b"DELETE")
+            for control in ("%00", "x%00", "%0a", "%7f", "%ed%a0%80")
+            for more in ("", "/log", "?a=%00")
+        )
+    ),
     "a target of raw bytes": _once(lambda server: b"GET /\xff\xfe\x80 HTTP/1.1\r\nHost: x\r\n\r\n"),
     "no host": _once(lambda server: b"GET / HTTP/1.1\r\n\r\n"),
     "a header without a colon": _once(lambda server: _head(server, b"nothing")),

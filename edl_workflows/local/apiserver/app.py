@@ -33,10 +33,8 @@ def build_app(server: ApiServer) -> Starlette:
 
     async def root(request: Request) -> Response:
         server.authenticator.identify(request.headers.get("authorization", ""))
-        if request.url.path == "/openapi/v2":
-            views.negotiate(
-                request.headers.get("accept", "")
-            )  # many clients prefer protobuf, which is not served
+        if request.url.path == "/openapi/v2" and not _accepts_json(request.headers.get("accept", "")):
+            return Response(discovery.openapi_v2_protobuf(), media_type=discovery.OPENAPI_V2_PROTOBUF)
         return await _document(server, request.url.path)
 
     async def resource(request: Request) -> Response:
@@ -71,6 +69,21 @@ def build_app(server: ApiServer) -> Starlette:
         exception_handlers={errors.ApiError: _refuse, 404: _absent, 405: _absent, Exception: _fail},
         lifespan=lifespan,
     )
+
+
+def _accepts_json(accept: str) -> bool:
+    """Whether a client of ``/openapi/v2`` accepts JSON; False if it accepts only protobuf.
+
+    Raises:
+        ApiError: 406, it accepts neither.
+    """
+    try:
+        views.negotiate(accept)
+    except errors.ApiError:
+        if "application/com.github.proto-openapi.spec.v2" not in accept:
+            raise
+        return False
+    return True
 
 
 def _json(obj: Mapping[str, object]) -> Response:

@@ -1,7 +1,9 @@
 """API discovery, and the OpenAPI documents that ``kubectl`` needs for validation, ``apply`` and ``explain``.
 
 ``/openapi/v3`` describes each group and version with the schemas that the server checks against, without
-descriptions of built-in fields. ``/openapi/v2`` describes all kinds in one document.
+descriptions of built-in fields. ``/openapi/v2`` describes all kinds in one document as JSON. As protobuf it
+describes none: kubectl reads that document only for lists and for kinds that it did not find in version 3,
+and then lets the server check the fields.
 """
 
 import hashlib
@@ -163,6 +165,21 @@ def openapi_v2(catalog: Catalog) -> Object:
             paths[path] = {"parameters": parameters, **actions}
     info = {"title": "Kubernetes", "version": SERVER_VERSION["gitVersion"]}
     return {"swagger": "2.0", "info": info, "paths": paths, "definitions": definitions}
+
+
+OPENAPI_V2_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+"""Media type of the answer; clients ask for it with ``@`` in place of the last but one dot."""
+
+
+def openapi_v2_protobuf() -> bytes:
+    """``/openapi/v2`` without kinds, as a ``Document`` of gnostic's OpenAPIv2.proto: ``swagger`` is its field
+    1, and ``info`` with ``title`` and ``version`` its field 2."""
+    info = _text_field(1, b"Kubernetes") + _text_field(2, SERVER_VERSION["gitVersion"].encode())
+    return _text_field(1, b"2.0") + _text_field(2, info)
+
+
+def _text_field(number: int, content: bytes) -> bytes:
+    return bytes((number << 3 | 2, len(content))) + content
 
 
 def _parameter_v2(parameter: Object) -> Object:

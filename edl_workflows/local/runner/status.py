@@ -10,6 +10,9 @@ from edl_workflows.local.pods import Container, Pod
 from edl_workflows.local.runner.attempts import AttemptEnd
 from edl_workflows.local.runner.lifecycle import ContainerState, PodFailure, PodSituation, back_off_of
 
+MAX_MESSAGES_BYTES = 12 * 1024
+"""Total length of the termination messages in a status, as in kubelet, which divides it equally among all
+containers of the pod."""
 OWN_CONDITIONS = ("PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
 Status = dict[str, Any]
 
@@ -106,7 +109,7 @@ def _container(container: Container, situation: PodSituation, *, init: bool = Fa
     # If the container is shown as waiting, its last state is the latest end, otherwise the end before that.
     last = state.ended if "waiting" in status["state"] else state.previous
     if last is not None:
-        status["lastState"] = {"terminated": terminated_state(last)}
+        status["lastState"] = {"terminated": _terminated_state(last, situation.pod)}
     if state.starts:
         status["containerID"] = f"edl://{situation.pod.metadata.uid}/{container.name}/{state.starts - 1}"
     return status
@@ -122,7 +125,7 @@ def _state(container: Container, state: ContainerState, situation: PodSituation)
         pause = waits[container.name] - (state.ended.finished_at if state.ended else situation.now)
         return {"waiting": _reason("CrashLoopBackOff", _back_off(pause, container.name, situation.pod))}
     if state.ended is not None:
-        return {"terminated": terminated_state(state.ended)}
+        return {"terminated": _terminated_state(state.ended, situation.pod)}
     ready = all(
         _succeeded(situation.state(init_container)) for init_container in situation.pod.spec.init_containers
     )
@@ -138,10 +141,12 @@ def _reason(reason: str, message: str) -> Status:
     return {"reason": reason, "message": message} if message else {"reason": reason}
 
 
-def terminated_state(ended: AttemptEnd) -> Status:
+def _terminated_state(ended: AttemptEnd, pod: Pod) -> Status:
+    most = MAX_MESSAGES_BYTES // (len(pod.spec.containers) + len(pod.spec.init_containers))
+    message = ended.message.encode()[:most].decode(errors="ignore")
     return {
         "exitCode": ended.code,
-        **_reason(ended.reason, ended.message),
+        **_reason(ended.reason, message),
         "startedAt": format_time(ended.started_at),
         "finishedAt": format_time(ended.finished_at),
     }

@@ -62,7 +62,8 @@ def unsupported_fields(pod: Mapping[str, Any], *, mounts: bool, uid: int | None 
         uid: id of the user that containers run as; by default the current one.
     """
     spec, own = pod["spec"], os.getuid() if uid is None else uid
-    problems = list(_security(spec.get("securityContext") or {}, "spec.securityContext", own))
+    problems = [*_nul_characters(spec, "spec")]
+    problems += _security(spec.get("securityContext") or {}, "spec.securityContext", own)
     schema = builtin.type_schemas()["V1PodSpec"]
     problems += [
         Problem(cause.field, cause.message)
@@ -77,6 +78,21 @@ def unsupported_fields(pod: Mapping[str, Any], *, mounts: bool, uid: int | None 
             problems += _container(container, path, own)
             problems += _mounts(container, path, volumes, mounts=mounts)
     return problems
+
+
+def _nul_characters(field: Any, path: str) -> Iterator[Problem]:
+    """The texts that no process of Linux can have as an argument, a variable or a path."""
+    if isinstance(field, str) and "\0" in field:
+        yield Problem(path, "a NUL character is not possible in arguments, variables and paths of a process")
+    below = (
+        ((f"{path}.{name}", part) for name, part in field.items())
+        if isinstance(field, Mapping)
+        else ((f"{path}[{index}]", part) for index, part in enumerate(field))
+        if isinstance(field, list)
+        else ()
+    )
+    for inner, part in below:
+        yield from _nul_characters(part, inner)
 
 
 def _container(container: Mapping[str, Any], path: str, uid: int) -> Iterator[Problem]:

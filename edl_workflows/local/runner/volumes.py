@@ -142,6 +142,8 @@ class PodVolumes:
         inner = expand_variables(mount.sub_path_expr, values) if mount.sub_path_expr else mount.sub_path
         if not inner:
             return source
+        if "\0" in inner:  # of a variable from a ConfigMap
+            raise ContainerConfigError(f"subPath {inner!r} of volume {mount.name!r} has a NUL character")
         target = source / inner
         if not target.resolve().is_relative_to(source.resolve()):
             raise ContainerConfigError(f"subPath {inner!r} points outside of volume {mount.name!r}")

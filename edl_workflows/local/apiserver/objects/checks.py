@@ -26,9 +26,9 @@ def unsupported_problems(field: str, value: Any, allowed: tuple[str, ...]) -> li
     ]
 
 
-MAX_DEPTH, MAX_VALUES, MAX_DEFINITION_VALUES = 100, 10_000, 200_000
+MAX_DEPTH, MAX_VALUES, MAX_STORED_VALUES, MAX_DEFINITION_VALUES = 100, 10_000, 100_000, 200_000
 """Limits of an object: nesting levels, and fields and list entries in total. Checking larger objects would
-delay all other requests."""
+delay all other requests. An object that was created within its limit grows by defaults and by its status."""
 
 
 def size_problem(obj: Any, most: int) -> str:

@@ -89,7 +89,7 @@ class Registry:
         self, resource: ServedResource, namespace: str, manifest: Object, options: WriteOptions
     ) -> Computations[WriteResult]:
         """`create` as a generator that yields its long computations."""
-        obj, warnings = yield lambda: self._read(resource, namespace, manifest, options)
+        obj, warnings = yield lambda: self._read(resource, namespace, manifest, options, checks.MAX_VALUES)
         meta = obj["metadata"]
         if meta.pop("resourceVersion", ""):
             raise errors.bad_request("resourceVersion should not be set on objects to be created")
@@ -284,10 +284,15 @@ class Registry:
         return {**obj, "apiVersion": resource.api_version, "kind": resource.kind}
 
     def _read(
-        self, resource: ServedResource, namespace: str, obj: Object, options: WriteOptions
+        self,
+        resource: ServedResource,
+        namespace: str,
+        obj: Object,
+        options: WriteOptions,
+        most: int = checks.MAX_STORED_VALUES,
     ) -> tuple[Object, tuple[str, ...]]:
         """The manifest after type checks, pruning and defaulting, with the warnings from these steps."""
-        most = checks.MAX_DEFINITION_VALUES if resource.id == builtin.CRDS else checks.MAX_VALUES
+        most = checks.MAX_DEFINITION_VALUES if resource.id == builtin.CRDS else most
         if problem := checks.size_problem(obj, most):
             raise errors.ApiError(
                 413, "RequestEntityTooLarge", f"the {resource.kind} is too large: {problem}"

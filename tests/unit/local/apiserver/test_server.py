@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from edl_workflows.local.apiserver import auth, errors, requests, views
+from edl_workflows.local.apiserver import auth, discovery, errors, requests, views
 from edl_workflows.local.apiserver.app import build_app
 from edl_workflows.local.apiserver.errors import ApiError
 from edl_workflows.local.apiserver.objects import garbage
@@ -44,6 +44,24 @@ def test_scheduler_and_runner_path(server: ApiServer) -> None:
     assert asyncio.run(events()) == ["ADDED", "MODIFIED", "MODIFIED", "MODIFIED", "DELETED"]
     assert marked["metadata"]["deletionGracePeriodSeconds"] == 30
     assert client.find("pods", "p", "default") is None
+
+
+def test_a_pod_of_500_containers_reports_its_status(server: ApiServer) -> None:
+    """A pod that was accepted reports the status of each of its containers, and its metadata changes later,
+    although it then has more fields than an object may be created with."""
+    client, names = server.client, [f"c{number}" for number in range(500)]
+    client.create("pods", _pod("p", containers=[{"name": name, "image": "i"} for name in names]))
+    terminated = {"terminated": {"exitCode": 1, "reason": "Error", "message": "m", "finishedAt": None}}
+    fields = {"image": "i", "imageID": "", "ready": False, "restartCount": 1}
+    states = {"state": terminated, "lastState": terminated}
+    statuses = [{"name": name, **fields, **states} for name in names]
+    client.patch("pods", "p", {"status": {"containerStatuses": statuses}}, "default", subresource="status")
+    client.patch("pods", "p", {"metadata": {"labels": {"a": "b"}}}, "default")
+
+    stored = client.get("pods", "p", "default")
+    assert (len(stored["status"]["containerStatuses"]), stored["metadata"]["labels"]) == (500, {"a": "b"})
+    with pytest.raises(ApiError, match="more than 10000 fields"):
+        client.create("pods", {**stored, "metadata": {"name": "q", "namespace": "default"}})
 
 
 def test_client_selects(server: ApiServer) -> None:
@@ -134,6 +152,21 @@ def test_logs_come_from_the_provider(server: ApiServer) -> None:
     assert answer.text == "one\ntwo\n"
     expected = LogRequest("default", "p", made["metadata"]["uid"], "a", True, True, 5, None, None, True)
     assert asked == [expected]
+
+
+def test_openapi_v2_as_protobuf(server: ApiServer) -> None:
+    """A client that accepts only protobuf, as kubectl does for a list or an unknown kind, gets a document of
+    the OpenAPI version 2; one that accepts JSON gets JSON, and one that accepts neither a 406."""
+    protobuf = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+    document = _get(server, "/openapi/v2", accept=protobuf)
+
+    assert document.headers["content-type"] == "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+    version = discovery.SERVER_VERSION["gitVersion"].encode()
+    info = b"\n\nKubernetes\x12" + bytes([len(version)]) + version
+    assert document.content == b"\n\x032.0\x12" + bytes([len(info)]) + info
+    assert _get(server, "/openapi/v2", accept=f"{protobuf},application/json").json()["swagger"] == "2.0"
+    assert _get(server, "/openapi/v2", accept="text/html").status_code == 406
+    assert _get(server, "/api/v1/pods", accept=protobuf).status_code == 406
 
 
 def test_refused_log(server: ApiServer) -> None:

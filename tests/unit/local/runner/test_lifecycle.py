@@ -136,6 +136,22 @@ def test_the_deadline() -> None:
     assert (late.failure and late.failure.reason, set(late.stop)) == ("DeadlineExceeded", {"a", "b"})
 
 
+def test_termination_messages_share_a_bound() -> None:
+    """The messages of all containers of a pod have together at most 12 KiB, as in kubelet, so that its status
+    can be stored."""
+    containers = [{"name": f"c{number}"} for number in range(500)]
+    message = "\u00e9" * 2048
+    states = {one["name"]: ended(1) for one in containers}
+    for name, state in states.items():
+        assert state.ended is not None
+        states[name] = replace(state, ended=replace(state.ended, message=message))
+    now = situation(make_pod(containers=containers), **states)
+    built = status.build_status(now, status.PodAddresses("127.64.0.1", "127.0.0.1"), status.PodVerdict(), {})
+
+    written = [one["state"]["terminated"]["message"] for one in built["containerStatuses"]]
+    assert written == ["\u00e9" * 12] * 500
+
+
 def test_a_finished_pod_never_starts_again() -> None:
     """A terminal phase is final, whatever restartPolicy says."""
     assert decide_pod(situation(make_pod(phase="Failed", restartPolicy="Always"))).finished

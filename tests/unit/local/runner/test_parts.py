@@ -124,6 +124,18 @@ def refusals(
         ({"securityContext": {"privileged": True}}, {}, "spec.containers[0].securityContext.privileged"),
         ({}, {"volumes": [{"name": "v", "nfs": {}}]}, "spec.volumes[0].nfs"),
         ({"volumeMounts": [{"name": "v", "mountPath": "/x"}]}, {}, "spec.containers[0].volumeMounts[0].name"),
+        ({"args": ["x", "a\0b"]}, {}, "spec.containers[0].args[1]"),
+        ({"workingDir": "/a\0b"}, {}, "spec.containers[0].workingDir"),
+        (
+            {"volumeMounts": [{"name": "v", "mountPath": "/x", "subPath": "a\0b"}]},
+            {"volumes": [{"name": "v", "emptyDir": {}}]},
+            "spec.containers[0].volumeMounts[0].subPath",
+        ),
+        (
+            {},
+            {"volumes": [{"name": "v", "configMap": {"items": [{"key": "k", "path": "a\0b"}]}}]},
+            "spec.volumes[0].configMap.items[0].path",
+        ),
         (
             {},
             {"initContainers": [{"name": "i", "command": ["x"], "restartPolicy": "Always"}]},
