@@ -122,6 +122,8 @@ def fit(
         return fit_with_servers(ends, build, (x, y), validation_data, {**records, **order})
     dataset = Dataset(len(y), batch_size, epochs, shuffle, seed, global_batch)
     monitor = monitor or ("val_loss" if validation_data else "loss")
+    for callback in filter(_keeps_best, callbacks):
+        _check_monitor(callback, monitor, maximize=maximize)
     return _fit_mirrored(
         job, build, (x, y), validation_data, dataset, options, callbacks, monitor=monitor, maximize=maximize
     )
@@ -151,7 +153,7 @@ def _fit_mirrored(
         parts.model.compile(
             optimizer=parts.optimizer, loss=parts.loss, metrics=list(parts.metrics), jit_compile=False
         )
-        called = _Callbacks(parts.model, callbacks, run, monitor)
+        called = _Callbacks(parts.model, callbacks, run, monitor, maximize=maximize)
         history: dict[str, list[float]] = {}
         for epoch in run.epochs():
             called.begin(epoch)
@@ -196,11 +198,15 @@ class _Callbacks:
         callbacks: all callbacks.
         run: the running training.
         monitor: the metric of the best checkpoint.
+        maximize: whether a greater value of it is better.
     """
 
-    def __init__(self, model: Any, callbacks: Sequence[Any], run: World, monitor: str) -> None:
+    def __init__(
+        self, model: Any, callbacks: Sequence[Any], run: World, monitor: str, *, maximize: bool
+    ) -> None:
         self._model = model
         self._monitor = monitor
+        self._better = max if maximize else min
         self._run = run
         self._all = list(callbacks)
         model.stop_training = False
@@ -235,7 +241,26 @@ class _Callbacks:
                 if stops and callback.monitor == self._monitor and not math.isnan(self._run.best):
                     # It counts on after a restart.
                     callback.wait, callback.best = self._run.epochs_since_best, self._run.best
+            if _keeps_best(callback) and not math.isnan(self._run.best):
+                # Another process may have written the file of a better model.
+                bests = (self._run.best, *([] if callback.best is None else [callback.best]))
+                callback.best = self._better(bests)
         return present
+
+
+def _keeps_best(callback: Any) -> bool:
+    return isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.save_best_only
+
+
+def _check_monitor(callback: Any, monitor: str, *, maximize: bool) -> None:
+    """Refuse a callback whose best value does not travel with the checkpoint."""
+    contrary = "min" if maximize else "max"
+    if callback.monitor != monitor or getattr(callback, "mode", "") == contrary:
+        raise InvalidError(
+            f"{type(callback).__name__}(save_best_only=True) monitors {callback.monitor}, and fit {monitor} "
+            f"({'greater' if maximize else 'smaller'} is better): after a restart it would overwrite its "
+            "best model with a worse one. Monitor the same, with fit(monitor=…, maximize=…)"
+        )
 
 
 def _check_callbacks(callbacks: Sequence[Any]) -> None:

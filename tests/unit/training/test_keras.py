@@ -143,6 +143,33 @@ def test_callbacks_and_early_stop(adapter: Any, job: Any, tmp_path: Path) -> Non
     assert open_model(tmp_path / "best").checkpoint.step > 0
 
 
+def test_the_best_model_survives_a_restart(adapter: Any, job: Any, tmp_path: Path) -> None:
+    """A process that starts again does not overwrite the file of the best model with a worse one; a callback
+    whose best value would be lost is refused."""
+    keras = adapter.keras
+    x, y = values()
+    file, options = tmp_path / "best.weights.h5", adapter.TrainingOptions(tmp_path / "checkpoints")
+
+    def fit(version: int, epochs: int, **arguments: Any) -> None:
+        # The labels of the validation are wrong: the more the model learns, the greater is its loss.
+        saving = keras.callbacks.ModelCheckpoint(
+            str(file), save_best_only=True, save_weights_only=True, **arguments
+        )
+        connected = job(version)
+        adapter.fit(
+            connected, lambda: build(adapter), x, y, options,
+            batch_size=16, epochs=epochs, validation_data=(x, 1 - y), callbacks=[saving],
+        )  # fmt: skip
+
+    fit(1, 2)
+    best = file.read_bytes()
+    fit(2, 3)
+    assert file.read_bytes() == best
+    for arguments in ({"monitor": "val_accuracy", "mode": "max"}, {"mode": "max"}):
+        with pytest.raises(InvalidError, match=r"smaller is better.*overwrite its best"):
+            fit(3, 3, **arguments)
+
+
 def test_the_stop_of_rank_0_counts(
     adapter: Any, job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
