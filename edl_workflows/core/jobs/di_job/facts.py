@@ -19,8 +19,6 @@ from edl_workflows.core.jobs.replicas.facts import (
 )
 from edl_workflows.core.kubernetes import pod_state
 
-TOLD_TO_END = 143
-"""Exit code of a program that was told to end: 128 + SIGTERM."""
 PAUSE = timedelta(seconds=10)
 """A lost pod is replaced no sooner than this after its creation."""
 STEADY = timedelta(minutes=10)
@@ -194,7 +192,8 @@ def _is_of_now(job: DIJob, pod: Manifest) -> bool:
 
 
 def _lost(pod: Manifest) -> bool:
-    """Whether a pod ended through no fault of its own."""
+    """Whether a pod ended through no fault of its own. Whoever tells it to end deletes it or marks it as
+    disrupted, so exit code 143 without that is the program's own."""
     reason = str((pod.get("status") or {}).get("reason") or "")
     if reason == "DeadlineExceeded":  # of the pod's own activeDeadlineSeconds
         return False
@@ -203,7 +202,7 @@ def _lost(pod: Manifest) -> bool:
     # Kubelet spells it OutOfcpu; upstream looks for Outof, and so never finds it.
     if reason.lower().startswith("outof") or pod_state.marked_disrupted(pod):
         return True
-    return pod_state.pod_phase(pod) == "Unknown" or set(bad_exits(pod)) <= {TOLD_TO_END}
+    return pod_state.pod_phase(pod) == "Unknown" or not bad_exits(pod)
 
 
 def bad_exits(pod: Manifest) -> list[int]:
