@@ -22,7 +22,7 @@ COMMANDS = (
     Command("get", "jobs.get", "List jobs, or show one."),
     Command("describe", "jobs.job", "Show everything about a job."),
     Command("wait", "jobs.stage_commands", "Wait for a job's phase, step or condition."),
-    Command("logs", "jobs.job", "Print the log of a job's node."),
+    Command("logs", "jobs.logs", "Print the logs of a job's nodes."),
     Command("timeline", "jobs.timeline", "Show the history of a job."),
     Command("scale", "jobs.stage_commands", "Change the number of nodes of a running job."),
     Command("migrate-ps", "jobs.stage_commands", "Replace parameter servers of a running job."),

@@ -38,7 +38,7 @@ LIST_SECONDS = 2.0
 MAX_LIST_SECONDS = 60.0
 FINISH_SECONDS = 20.0
 """How long to wait for the last lines of a job that has ended."""
-_ORDER = ("chief", "master", "learner", "trainer", "worker")
+TRAINING_ROLES = ("chief", "master", "learner", "trainer", "worker")
 """Roles whose log tells of training, the best first."""
 
 PodChoice = Literal["chief", "all"]
@@ -95,7 +95,7 @@ def _has_started(pod: Object) -> bool:
 
 def _place(kind: Kind, pod: Object) -> tuple[int, int, int, str]:
     role = _role(kind, pod)
-    order = _ORDER.index(role) if role in _ORDER else len(_ORDER)
+    order = TRAINING_ROLES.index(role) if role in TRAINING_ROLES else len(TRAINING_ROLES)
     index = manifests.get_label(pod, kind.labels[2])
     rank = manifests.get_label(pod, names.RANK_INDEX_LABEL) or index
     number, place = (int(text) if text.isdecimal() else 0 for text in (index, rank))

@@ -1,16 +1,15 @@
-"""``edl describe|delete|logs``: commands for one job; and functions that run stages for other commands."""
+"""``edl describe|delete``: commands for one job; and functions that run stages for other commands."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edl_workflows.core.exceptions import EdlError, NotFoundError
-from edl_workflows.pipelines.cli.jobs.completion import complete_job, complete_kind, complete_node
+from edl_workflows.core.exceptions import EdlError
+from edl_workflows.pipelines.cli.jobs.completion import complete_job, complete_kind
 from edl_workflows.pipelines.cli.options import ClusterFlags, Output, OutputFormat, expand_options
-from edl_workflows.pipelines.cli.output import Table, emit, print_error, print_line, print_log, say
+from edl_workflows.pipelines.cli.output import Table, emit, print_error, print_line, say
 
 if TYPE_CHECKING:
     from edl_workflows.core.jobs.kind import Kind as JobKind
@@ -219,108 +218,3 @@ def _check_exists(cluster: "Cluster", kind: "JobKind", name: str) -> None:
         client.get(cluster, kind.source.api, name)
     else:
         read_job(cluster, kind, name)
-
-
-@app.command()
-@expand_options
-def logs(
-    name: Name,
-    node: Annotated[
-        str,
-        typer.Argument(
-            help="Node, such as worker-0 or ps-1; by default the master of an ElasticJob, or else the "
-            "first node.",
-            autocompletion=complete_node,
-        ),
-    ] = "",
-    kind: Kind = JOB,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Continue until the container ends.")
-    ] = False,
-    tail: Annotated[
-        int | None, typer.Option(help="Print only this many of the last lines.", min=0, show_default=False)
-    ] = None,
-    container: Annotated[
-        str,
-        typer.Option(
-            "--container",
-            "-c",
-            help="Container or init container of the pod; by default the one with the job's program, or, "
-            "before that has started, the init container that runs or has failed.",
-        ),
-    ] = "",
-    *,
-    target: ClusterFlags,
-) -> None:
-    """Print the log of a job's node or master.
-
-    On a terminal, control characters except line feeds, carriage returns and tabs are escaped, so that a log
-    can't manipulate the terminal. This also removes colours. Lines of JSON by the agent or the master are
-    shown as text; those of the training program are not changed. In a pipe or file the whole log is
-    unchanged: `edl logs NAME | less -R`.
-    """
-    from edl_workflows.core.jobs.manifests import init_container_at_work
-    from edl_workflows.core.kubernetes import pod_state
-    from edl_workflows.runtime.kube import logs as pod_logs
-
-    cluster = target.connect()
-    pod = _pod_of(cluster, kind, name, node)
-    init = "" if container else init_container_at_work(pod)
-    if init:
-        say(f"this is the log of init container {init}: the job's program has not started")
-    options = pod_logs.LogOptions(container or init or pod_state.own_container(pod), tail_lines=tail)
-    name = pod["metadata"]["name"]
-    render = _renderer(pod)
-    if not follow:
-        print_log(pod_logs.read(cluster, name, options=options), render)
-        return
-    for line in pod_logs.follow(cluster, name, options=options):
-        print_log(f"{line}\n", render)
-
-
-def _renderer(pod: dict[str, Any]) -> Callable[[str], str]:
-    """Return the function that makes of a line of the pod's log what people read."""
-    from edl_workflows.core.jobs.manifests import get_label
-    from edl_workflows.core.kubernetes import names
-    from edl_workflows.core.protocol.log_lines import render_own_line
-
-    is_master = get_label(pod, names.REPLICA_TYPE_LABEL) == names.MASTER_TYPE
-    return partial(render_own_line, pod=pod["metadata"]["name"], master=is_master)
-
-
-def _pod_of(cluster: "Cluster", kind: str, job: str, node: str) -> dict[str, Any]:
-    """The pod of a node. If no node is named, the pod of the newest master, or else of the first node.
-
-    Raises:
-        NotFoundError: there is no such job, or it has no such pod; the message names those that it has.
-    """
-    from edl_workflows.core.jobs.kinds import kind_of
-    from edl_workflows.pipelines.cli.jobs.listing import read_job
-
-    pods = dict(_pods_by_node(cluster, kind, job))
-    if not pods:
-        read_job(cluster, kind_of(kind), job)
-        raise NotFoundError(
-            f"{kind} {cluster.namespace}/{job} has no pods; `edl describe {job}` may show why"
-        )
-    masters = sorted(
-        (n for n in pods if n.startswith("dlrover-master-")), key=lambda n: int(n.rsplit("-", 1)[1])
-    )
-    node_name = node or (masters[-1] if masters else min(pods) if kind != JOB else "")
-    if node_name not in pods:
-        raise NotFoundError(
-            f"{kind} {cluster.namespace}/{job} has no node {node_name!r}; it has {', '.join(sorted(pods))}"
-        )
-    return pods[node_name]
-
-
-def _pods_by_node(cluster: "Cluster", kind: str, job: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    from edl_workflows.core.jobs.kinds import kind_of
-    from edl_workflows.runtime.kube import client
-    from edl_workflows.runtime.kube.resources import PODS, Scope
-
-    job_kind = kind_of(kind)
-    for pod in client.list_objects(
-        cluster, Scope(PODS, cluster.namespace, label_selector=job_kind.pods_of(job))
-    ).items:
-        yield job_kind.node_of(pod), pod

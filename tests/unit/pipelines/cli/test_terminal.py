@@ -15,9 +15,10 @@ import structlog
 import yaml
 
 from edl_workflows.core import exceptions
+from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines import cli
 from edl_workflows.pipelines.cli import output
-from edl_workflows.pipelines.cli.jobs import job as jobs
+from edl_workflows.pipelines.cli.jobs import logs as log_command
 from edl_workflows.pipelines.cli.jobs import submit
 from edl_workflows.pipelines.cli.options import LogFormat, OutputFormat, configure_logs
 from edl_workflows.pipelines.cli.root import run
@@ -172,11 +173,11 @@ def test_logs_are_raw_for_programs_only(
     """A file gets the unchanged output. On a terminal, all control characters except line breaks, tabs and
     carriage returns are escaped."""
     pod: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
-    monkeypatch.setattr(jobs, "_pod_of", lambda *_: pod)
+    monkeypatch.setattr(log_command, "_pods_by_node", lambda *_: {"worker-0": pod})
     monkeypatch.setattr(logs, "read", lambda *_, **__: LOG)
     monkeypatch.setattr(logs, "follow", lambda *_, **__: iter(LOG.removesuffix("\n").split("\n")))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    _, out, _ = edl("logs", "mnist", *(["--follow"] if follow else []))
+    _, out, _ = edl("logs", "mnist", "worker-0", *(["--follow"] if follow else []))
 
     escaped = "10%\r20%\r\n\ta\\x1b[31mred\\x1b[0m\\x07\\x9b2J\n"
     assert out == (escaped if terminal else LOG)
@@ -197,14 +198,67 @@ def test_agents_lines_are_readable_on_a_terminal(
     """On a terminal, the agent's JSON lines are rendered and the program's lines are not. A file gets the
     unchanged output."""
     pod: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
-    monkeypatch.setattr(jobs, "_pod_of", lambda *_: pod)
+    monkeypatch.setattr(log_command, "_pods_by_node", lambda *_: {"worker-0": pod})
     monkeypatch.setattr(logs, "read", lambda *_, **__: f"{OWN}\n{FOREIGN}\n")
     monkeypatch.setattr(logs, "follow", lambda *_, **__: iter([OWN, FOREIGN]))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    _, out, _ = edl("logs", "mnist", *(["--follow"] if follow else []))
+    _, out, _ = edl("logs", "mnist", "worker-0", *(["--follow"] if follow else []))
 
     rendered = "2026-01-01 00:00:00.000Z edl-agent INFO started\\x1b[2J rank=0 version=1"
     assert out == (f"{rendered}\n{FOREIGN}\n" if terminal else f"{OWN}\n{FOREIGN}\n")
+
+
+def node_pod(role: str, index: int, state: str) -> dict[str, Any]:
+    """A pod of an ElasticJob whose container is in this state."""
+    labels = {names.JOB_LABEL: "mnist", names.REPLICA_TYPE_LABEL: role, names.REPLICA_INDEX_LABEL: str(index)}
+    status = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {state: {}}}]}
+    if state == "terminated":
+        status["phase"] = "Failed"
+    spec = {"containers": [{"name": "main"}]}
+    return {"metadata": {"name": f"{role}-{index}", "labels": labels}, "spec": spec, "status": status}
+
+
+def node_pods(*states: tuple[str, int, str]) -> dict[str, dict[str, Any]]:
+    """Pods by node."""
+    return {f"{role}-{index}": node_pod(role, index, state) for role, index, state in states}
+
+
+@pytest.mark.parametrize("follow", [False, True], ids=["so far", "followed"])
+def test_logs_are_those_of_the_nodes_that_train(
+    edl: Edl, monkeypatch: pytest.MonkeyPatch, *, follow: bool
+) -> None:
+    """Without a node, the logs are those of the chief and the workers that run, with their names; the
+    master's comes on request."""
+    pods = node_pods(
+        ("dlrover-master", 0, "terminated"), ("dlrover-master", 1, "running"), ("ps", 0, "running"),
+        ("worker", 0, "terminated"), ("worker", 1, "running"), ("worker", 2, "running"),
+    )  # fmt: skip
+    monkeypatch.setattr(log_command, "_pods_by_node", lambda *_: pods)
+    monkeypatch.setattr(logs, "read", lambda _, pod, **__: f"of {pod}\nend\n")
+    monkeypatch.setattr(logs, "follow", lambda _, pod, **__: iter([f"of {pod}", "end"]))
+    options = ["--follow"] if follow else []
+
+    _, out, _ = edl("logs", "mnist", *options)
+    expected = [f"worker-{n} | {text}" for n in (1, 2) for text in (f"of worker-{n}", "end")]
+    assert sorted(out.splitlines()) == sorted(expected)
+    assert edl("logs", "mnist", "--master", *options)[1] == "of dlrover-master-1\nend\n"
+    assert edl("logs", "mnist", "worker-0", *options)[1] == "of worker-0\nend\n"
+    assert edl("logs", "mnist", "worker-0", "--master")[0] == 2
+
+
+def test_logs_before_and_after_the_training(edl: Edl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a node has started, the log is the master's; after the last has ended, all that have trained
+    are shown."""
+    pods = node_pods(("dlrover-master", 0, "running"), ("worker", 0, "waiting"))
+    monkeypatch.setattr(log_command, "_pods_by_node", lambda *_: pods)
+    monkeypatch.setattr(logs, "read", lambda _, pod, **__: f"of {pod}\n")
+
+    _, out, err = edl("logs", "mnist")
+    assert out == "of dlrover-master-0\n"
+    assert "this is the master's log" in err
+
+    pods |= node_pods(("worker", 0, "terminated"), ("worker", 1, "terminated"))
+    assert edl("logs", "mnist")[1] == "worker-0 | of worker-0\nworker-1 | of worker-1\n"
 
 
 @pytest.mark.usefixtures("_logging")
