@@ -17,7 +17,7 @@ from edl_workflows.core.protocol.nodes import (
 from edl_workflows.core.protocol.training import CheckpointBegin, CheckpointEnd
 from edl_workflows.pipelines.waiting.outputs import MAX_WARNING
 from edl_workflows.services.master.standalone import parse_nodes
-from edl_workflows.services.master.state import messages, model_messages, views
+from edl_workflows.services.master.state import checkpoints, messages, model_messages, views
 from edl_workflows.services.master.state.job_result import TrainingResult
 from edl_workflows.services.master.state.nodes import fault_steps, leaving_steps
 from edl_workflows.services.master.state.nodes.leaving_steps import DRAIN_SECONDS, GATHER_SECONDS
@@ -119,6 +119,38 @@ def test_whole_job_pauses_before_its_pods_are_told_if_the_chief_then_waits(asks:
     leave(job, CHIEF)
     job.commit()
     assert job.published.directive.drain, "the chief has shown that it waits"
+
+
+@pytest.mark.parametrize("chief_first", [True, False], ids=["the chief first", "the server first"])
+def test_chief_of_an_earlier_version_ends_with_a_server(chief_first: bool) -> None:
+    """A machine with both is drained, and the chief's agent passes SIGTERM on at once. The server waits for a
+    chief that has ended no longer, and the job goes on from its newest checkpoint with each record once."""
+    job = training(asks=False)
+    job.calm(3)
+    job.state.checkpoints = checkpoints.request_save(job.state.checkpoints, "by-hand")
+    job.calm(3)
+    newest = job.state.checkpoints.newest
+    assert newest is not None
+    job.calm(2)
+    if chief_first:
+        end(job, CHIEF)
+    assert leave(job, SERVER).wait
+    if not chief_first:
+        end(job, CHIEF)
+    rounds = 0
+    while leave(job, SERVER).wait:
+        job.now += GATHER_SECONDS
+        job.calm(1)
+        rounds += 1
+        assert rounds < 60, "the server waits for a checkpoint that nobody makes"
+    end(job, SERVER)
+    job.calm(20)
+    active = job.state.versions.active
+    assert active is not None
+    assert active.restore is not None
+    assert made(job) > newest.step
+    assert len(job.models[active.number]) == made(job)
+    assert not leaving_steps.is_pausing(job.state)
 
 
 def test_restarted_agent_is_not_told_to_end() -> None:
