@@ -2,6 +2,7 @@
 changes, checkpoint, migration, suspend and resume. The tests play the job's master."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from edl_workflows.pipelines.argo.templates.step import WaitMode
 from edl_workflows.pipelines.argo.templates.workflows import ACCOUNT
 from edl_workflows.runtime.kube import client, resources
 from tests.argo.templates import WAYS
-from tests.cluster.argo_runs import SPEC, Argo, until
+from tests.cluster.argo_runs import SPEC, Argo, Run, until
 from tests.cluster.argo_templates import CHECKPOINT, here, role_spec
 
 __all__ = ["here"]
@@ -22,8 +23,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.mark.parametrize("way", WAYS)
 def test_scale(way: WaitMode, here: Argo) -> None:
-    """The template creates a ScalePlan with typed values and waits for it. If the plan fails, the step
-    fails."""
+    """The template creates a ScalePlan with typed values, whose reason names the step, and waits for it. If
+    the plan fails, the step fails."""
     job = _made(here, f"scaled-{way}")
     run = here.start(
         "elastic-scale", way, job=job.name, replicas="{worker: {replicas: 3, resource: {cpu: '2'}}}"
@@ -33,11 +34,19 @@ def test_scale(way: WaitMode, here: Argo) -> None:
     job.say_of_plan(plan, "Succeeded")
     run.wait()
 
-    assert job.plans()[0]["spec"]["replicaResourceSpecs"]["worker"]["replicas"] == 3
+    spec = job.plans()[0]["spec"]
+    assert spec["replicaResourceSpecs"]["worker"]["replicas"] == 3
+    assert re.fullmatch(_requester(here, run, "scale"), spec["reason"])
     assert (run.outputs(run.name)["name"], run.outputs(run.name)["phase"]) == (plan, "Succeeded")
     refused = here.start("elastic-scale", way, job=job.name)
     job.say_of_plan(job.await_plan(1), "Failed", reason="InvalidPlan")
     refused.wait("Failed")
+
+
+def _requester(here: Argo, run: Run, step: str) -> str:
+    """A pattern of how a plan's reason names the step that asks for it. A resource step asks by a step of its
+    own."""
+    return rf"step {run.name}\S*[.]{step}\b\S* of workflow {here.cluster.namespace}/{run.name}"
 
 
 PLANNED = {
@@ -115,9 +124,9 @@ def test_what_a_pod_reports_is_never_expanded(way: WaitMode, here: Argo) -> None
 
     run.resume("approve", approve="yes")
     plan = job.await_plan()
-    # Where the agent carries out the step, the step that asks stands behind the reason.
-    reason, _, asker = job.plans()[0]["spec"]["reason"].partition("; step ")
-    assert (run.name in asker) == (way == "plugin")
+    # The step that asks stands behind the reason.
+    reason, _, requester = job.plans()[0]["spec"]["reason"].rpartition("; ")
+    assert re.fullmatch(_requester(here, run, "apply"), requester)
     assert text in reason or json.dumps(text)[1:-1] in reason
     assert run.name not in reason
     job.say_of_plan(plan, "Succeeded", message=inert_value(" ".join(HOSTILE)))

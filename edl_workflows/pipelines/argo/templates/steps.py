@@ -66,6 +66,8 @@ _STEP_PATH = "sprig.regexReplaceAll('[(][0-9]+[)]', node.name, '')"
 _MARK_PATH = f"sprig.regexReplaceAll('[^A-Za-z0-9().:_-]+', {_STEP_PATH}, '-')"
 """The step's path in an object's owner annotation. The node name of a step in a loop contains all values of
 its item, which may not be valid as plain YAML text."""
+_REQUESTER = f"'step ' + {_MARK_PATH} + ' of workflow ' + workflow.namespace + '/' + workflow.name"
+"""Who asks for a change, as `StageIdentity.requester` says it."""
 
 ENDED = "status.phase == Failed"
 
@@ -290,7 +292,7 @@ def apply_plan(*, retries: int = 0, if_finished: IfFinished = IfFinished.SKIP) -
     reasons = f"toJson({_part(plan, 'reasons')})"
     spec = {
         **{field: Tag(f"{{{{=toJson({_part(plan, part)})}}}}") for field, part in fields.items()},
-        "reason": Tag(f"{{{{=toJson(sprig.trunc({MAX_REASON}, {reasons}))}}}}"),
+        "reason": _reason(f"{reasons} + '; ' + {_REQUESTER}"),
     }
     return _plan(APPLY_PLAN, spec, retries=retries, if_finished=if_finished)
 
@@ -410,7 +412,12 @@ def _plan(
     inputs = inputs_of(stage)
     own = [given for given in inputs.values() if given not in (JOB, STEP_TIMEOUT)]
     plan = _object(SCALE_PLAN, _plan_name(stage.name), owned=True) | {
-        "spec": {"ownerJob": JOB, "stepTimeoutSeconds": STEP_TIMEOUT, **spec}
+        "spec": {
+            "ownerJob": JOB,
+            "stepTimeoutSeconds": STEP_TIMEOUT,
+            "reason": _reason(_REQUESTER),
+            **spec,
+        }
     }
     pinned = _object(ELASTIC_JOB, JOB)
     pinned["metadata"]["annotations"] = {autoscaling.ANNOTATION: autoscaling.OFF}
@@ -423,6 +430,11 @@ def _plan(
         PLAN_OUTPUTS,
         retries=retries,
     )
+
+
+def _reason(expression: str) -> Tag:
+    """A ScalePlan's reason, the text of an expression."""
+    return Tag(f"{{{{=toJson(sprig.trunc({MAX_REASON}, {expression}))}}}}")
 
 
 def _plan_name(verb: str) -> Tag:
