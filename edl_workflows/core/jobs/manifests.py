@@ -67,10 +67,15 @@ def pod_from_template(
     made = owned_manifest("v1", "Pod", name, owner, (metadata.get("labels") or {}) | dict(labels))
     if annotations := metadata.get("annotations"):
         made["metadata"]["annotations"] = annotations
-    for container in template["spec"].get("initContainers") or ():
-        # The job's message quotes the last line of an init container that failed.
-        container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+    report_init_output(template["spec"])
     return made | {"spec": template["spec"]}
+
+
+def report_init_output(pod_spec: Manifest) -> None:
+    """Let Kubernetes report the end of an init container's output, whose last line the job's message quotes
+    if the init container fails."""
+    for container in pod_spec.get("initContainers") or ():
+        container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
 
 
 def headless_service(

@@ -15,7 +15,13 @@ from typing import Any
 from edl_workflows.core.jobs.actions import InstallationSettings
 from edl_workflows.core.jobs.elastic_job.model import PLURAL, ElasticJob, ReplicaSpec
 from edl_workflows.core.jobs.grace import pod_grace
-from edl_workflows.core.jobs.manifests import elastic_job_child, headless_service, merge_env, overlay_template
+from edl_workflows.core.jobs.manifests import (
+    elastic_job_child,
+    headless_service,
+    merge_env,
+    overlay_template,
+    report_init_output,
+)
 from edl_workflows.core.jobs.scale_plan.model import PLURAL as SCALE_PLANS
 from edl_workflows.core.jobs.scale_plan.model import NodeResource
 from edl_workflows.core.kubernetes import names
@@ -166,6 +172,7 @@ def _pod(
     if metadata.get("annotations"):
         pod["metadata"]["annotations"] = metadata["annotations"]
     pod["spec"] = (template.get("spec") or {}) | {"restartPolicy": "Never"}
+    report_init_output(pod["spec"])
     return pod
 
 
