@@ -105,6 +105,28 @@ def test_train(way: WaitMode, here: Argo) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_train_and_scale(way: WaitMode, here: Argo) -> None:
+    """The job is scaled once it has reached the step, while it trains. The outputs are those of the job at
+    its end."""
+    run = here.start(
+        "elastic-train-and-scale", way, spec=SPEC, at_step="5", replicas="{worker: {replicas: 3}}"
+    )
+    job = here.job(_name_of(run)).appear()
+    job.say("Running", progress={"step": 4, "records": 128})
+    run.await_node("submit", "Succeeded")
+    assert job.plans() == []
+    job.say("Running", progress={"step": 5, "records": 160})
+    job.say_of_plan(job.await_plan(), "Succeeded")
+    run.await_node("scale", "Succeeded")
+    job.say("Succeeded", progress={"step": 9, "records": 288})
+    run.wait()
+
+    assert job.plans()[0]["spec"]["replicaResourceSpecs"]["worker"]["replicas"] == 3
+    found = run.outputs(run.name)
+    assert (found["phase"], found["step"], found["name"]) == ("Succeeded", "9", job.name)
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_a_failed_job_fails_its_workflow_and_stays(way: WaitMode, here: Argo) -> None:
     """The step says that the job failed, and the exit handler keeps the failed job."""
     run = here.start("elastic-train", way, spec=SPEC)
@@ -143,9 +165,13 @@ def test_stopping_the_workflow_ends_its_job(way: WaitMode, policy: str, here: Ar
 @pytest.mark.parametrize("way", WAYS)
 def test_clean_up_by_reference(way: WaitMode, here: Argo) -> None:
     """A workflow that refers to our stages and to our exit handler leaves no job behind when it is
-    stopped. The template that submits goes on before the job has succeeded."""
+    stopped. The template ``start`` goes on before the job has succeeded, and ``submit`` when it has."""
     name = f"by-reference-{way}"
-    given = {"start": {"name": name, "spec": SPEC}, "wait": {"name": name}}
+    given = {
+        "start": {"name": name, "spec": SPEC},
+        "wait": {"name": name},
+        "submit": {"name": f"{name}-2", "spec": SPEC},
+    }
     tasks = [
         {
             "name": stage,
@@ -173,6 +199,13 @@ def test_clean_up_by_reference(way: WaitMode, here: Argo) -> None:
     job = here.job(name).appear()
     job.say("Running")
     run.await_node("start", "Succeeded")
+    other = here.job(f"{name}-2").appear()
+    other.say("Running")
+    submit = run.node("submit")
+    assert submit is None or submit["phase"] in ("Pending", "Running")
+    other.say("Succeeded", progress={"step": 7, "records": 224})
+    run.await_node("submit", "Succeeded")
+    assert run.outputs("submit")["step"] == "7"
     run.stop()
     run.await_node("cancel", "Succeeded")
 
