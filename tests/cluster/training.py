@@ -166,6 +166,7 @@ class Controllers:
             child.terminate()
         for child in self._children:
             child.reap()
+        self._children.clear()
 
 
 @contextlib.contextmanager
