@@ -8,6 +8,7 @@ interpreter in it, and tests that need more than the API are skipped.
 Tests delete everything that they create outside their namespace.
 """
 
+import contextlib
 import os
 import shutil
 import uuid
@@ -19,10 +20,13 @@ import pytest
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import NAMESPACES, SERVICE_ACCOUNTS
+from tests.cluster.argo_runs import Argo, argo
+from tests.cluster.argo_templates import PRODUCTS
 from tests.cluster.bed import build, lifecycle
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.components import default_site
 from tests.cluster.bed.wait import until
+from tests.cluster.installed import Installed, from_host, installed
 from tests.cluster.training import Place, place
 
 _FOLDER = Path(__file__).parent
@@ -81,13 +85,20 @@ def module_namespace(cluster: Cluster) -> Iterator[str]:
     yield from _namespace(cluster)
 
 
-@pytest.fixture(scope="module")
-def here(
-    request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, module_namespace: str
-) -> Iterator[Place]:
-    """A controller in a namespace, for all tests of one module."""
-    with place(request, bed, cluster.in_namespace(module_namespace)) as running:
+@pytest.fixture(scope="session")
+def controlled(request: pytest.FixtureRequest, bed: Bed, cluster: Cluster) -> Iterator[Place]:
+    """A controller in a namespace, started when the first module needs it."""
+    with (
+        contextlib.contextmanager(_namespace)(cluster) as name,
+        place(request, bed, cluster.in_namespace(name)) as running,
+    ):
         yield running
+
+
+@pytest.fixture(scope="module")
+def here(controlled: Place) -> Place:
+    """Where the jobs of a module run; modules with other needs have a fixture of this name themselves."""
+    return controlled
 
 
 def _namespace(cluster: Cluster) -> Iterator[str]:
@@ -96,6 +107,23 @@ def _namespace(cluster: Cluster) -> Iterator[str]:
     until(lambda: client.find(cluster, SERVICE_ACCOUNTS, "default", name) is not None, f"account of {name}")
     yield name
     client.delete(cluster, NAMESPACES, name)
+
+
+@pytest.fixture(scope="session")
+def installation(bed: Bed, cluster: Cluster) -> Iterator[Installed]:
+    """An installation for one namespace, started when the first module needs it."""
+    with installed(bed, cluster, f"test-{uuid.uuid4().hex[:6]}", bed.image, from_host(bed)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def templates(bed: Bed, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Argo]:
+    """Our Argo templates in a namespace with an agent and without a controller."""
+    with (
+        contextlib.contextmanager(_namespace)(cluster) as name,
+        argo(bed, cluster.in_namespace(name), PRODUCTS, tmp_path_factory.mktemp("argo")) as running,
+    ):
+        yield running
 
 
 @pytest.fixture

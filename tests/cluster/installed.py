@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from edl_workflows.core.exceptions import EdlError, StageTimeoutError
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.kubernetes import names
-from edl_workflows.pipelines.install import workloads
+from edl_workflows.pipelines.install import rbac, workloads
 from edl_workflows.pipelines.install.admission import admission_policies
 from edl_workflows.pipelines.install.crds import render_yaml
 from edl_workflows.pipelines.install.manifests import installation_manifests
@@ -308,6 +309,23 @@ def installed(bed: Bed, cluster: Cluster, name: str, image: str, change: Change)
                 client.delete(cluster, resources.NAMESPACES, namespace)
             for policy in admission_policies(options):
                 bed.kubectl("delete", policy["kind"], policy["metadata"]["name"], "--ignore-not-found")
+
+
+@pytest.fixture(scope="module")
+def here(request: pytest.FixtureRequest, installation: Installed) -> Iterator[Installed]:
+    """The installation, for the modules that import this. If a test of theirs failed, it is printed what all
+    pods are doing."""
+    failed = request.session.testsfailed
+    installation.wait_ready()
+    yield installation
+    if request.session.testsfailed > failed:
+        print(installation.explain())
+
+
+@pytest.fixture(scope="module")
+def pipeline(here: Installed) -> Cluster:
+    """A pipeline's account, with no more than `edl-pipeline`."""
+    return here.account("pipeline", rbac.PIPELINE)
 
 
 def keeps_strangers_out(here: Installed, kind: Kind, name: str) -> None:

@@ -1,8 +1,9 @@
 """`edl install` on a real cluster: accepted, running with the least rights, and useful to those whom it gives
 rights."""
 
+import dataclasses
+import json
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.argo.api import WORKFLOWS
 from edl_workflows.pipelines.install import rbac
+from edl_workflows.pipelines.install.crds import render_yaml
 from edl_workflows.pipelines.install.manifests import installation_manifests
-from edl_workflows.pipelines.install.options import InstallOptions, InstallPart
+from edl_workflows.pipelines.install.options import CrdMode, InstallOptions, InstallPart, PullPolicy
 from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
 from edl_workflows.pipelines.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
 from edl_workflows.pipelines.stages.scale import SCALE, ScaleRequest
@@ -35,37 +37,22 @@ from tests.cluster.installed import (
     Installed,
     allowed,
     apply,
-    from_host,
-    installed,
+    here,
     job,
     keeps_strangers_out,
     make_namespace,
+    pipeline,
     restricted_pod,
     wait_in_vain,
 )
 from tests.e2e.submitted import SubmittedJob
 
+__all__ = ["here", "pipeline"]
+
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 PATIENCE = 240
 """Seconds; a busy machine takes a minute to start a program with its libraries."""
-
-
-@pytest.fixture(scope="module")
-def here(request: pytest.FixtureRequest, bed: Bed, cluster: Cluster) -> Iterator[Installed]:
-    """One installation for all tests here."""
-    failed = request.session.testsfailed
-    with installed(bed, cluster, f"test-{uuid.uuid4().hex[:6]}", bed.image, from_host(bed)) as running:
-        running.wait_ready()
-        yield running
-        if request.session.testsfailed > failed:
-            print(running.explain())
-
-
-@pytest.fixture(scope="module")
-def pipeline(here: Installed) -> Cluster:
-    """A pipeline's account, with no more than `edl-pipeline`."""
-    return here.account("pipeline", rbac.PIPELINE)
 
 
 @pytest.mark.parametrize("jobs_namespace", ["", "jobs"])
@@ -84,6 +71,40 @@ def test_every_object_is_accepted_strictly(bed: Bed, cluster: Cluster, jobs_name
     finally:
         for name in made:
             client.delete(cluster, resources.NAMESPACES, name)
+
+
+def test_another_team_uninstalls(here: Installed, bed: Bed, cluster: Cluster) -> None:
+    """A team's installation is deleted as the page says, with `--crds without`. The definitions, the roles
+    that all teams share, and the jobs of another team stay."""
+    kept = job(bed, "kept")
+    kept["spec"]["suspend"] = True  # it needs no pods
+    uid = client.create(here.cluster, kept)["metadata"]["uid"]
+    own = f"test-{uuid.uuid4().hex[:6]}"
+    # Its pods need not run, so their image need not exist.
+    options = InstallOptions(
+        "registry.example/edl:1", own, f"{own}-jobs", kinds=("all",), pull_policy=PullPolicy.NEVER
+    )
+    shared = installation_manifests(dataclasses.replace(options, crds=CrdMode.ONLY))
+    before = _uids(bed, shared)
+    make_namespace(cluster, options.jobs_namespace, {})
+    try:
+        apply(bed, installation_manifests(options))
+    finally:
+        printed = render_yaml(installation_manifests(dataclasses.replace(options, crds=CrdMode.WITHOUT)))
+        bed.kubectl("delete", "-f", "-", stdin=printed)
+        client.delete(cluster, resources.NAMESPACES, options.jobs_namespace)
+
+    assert client.find(cluster, resources.NAMESPACES, own) is None
+    assert _uids(bed, shared) == before
+    assert client.get(here.cluster, resources.ELASTIC_JOBS, "kept")["metadata"]["uid"] == uid
+    client.delete(here.cluster, resources.ELASTIC_JOBS, "kept")
+
+
+def _uids(bed: Bed, objects: list[Object]) -> list[str]:
+    """The uids of objects that are there and are to stay."""
+    told = json.loads(bed.kubectl("get", "-o", "json", "-f", "-", stdin=render_yaml(objects)))["items"]
+    assert not any("deletionTimestamp" in one["metadata"] for one in told)
+    return [one["metadata"]["uid"] for one in told]
 
 
 def test_both_replicas_are_ready_and_one_leads(here: Installed) -> None:

@@ -3,7 +3,6 @@ do the same."""
 
 import time
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,12 +31,14 @@ from tests.cluster.bed.wait import until
 from tests.cluster.installed import (
     Installed,
     apply,
-    from_host,
-    installed,
+    here,
     keeps_strangers_out,
+    pipeline,
     restricted_pod,
     wait_in_vain,
 )
+
+__all__ = ["here", "pipeline"]
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -71,23 +72,6 @@ assert len(places) == 4, places
 ask("POST", "profilings", data={"places": len(places)})
 """
 """Of a job's first replica, which asks the DI server for two more."""
-
-
-@pytest.fixture(scope="module")
-def here(request: pytest.FixtureRequest, bed: Bed, cluster: Cluster) -> Iterator[Installed]:
-    """One installation for all tests here."""
-    failed = request.session.testsfailed
-    with installed(bed, cluster, f"test-{uuid.uuid4().hex[:6]}", bed.image, from_host(bed)) as running:
-        running.wait_ready()
-        yield running
-        if request.session.testsfailed > failed:
-            print(running.explain())
-
-
-@pytest.fixture(scope="module")
-def pipeline(here: Installed) -> Cluster:
-    """A pipeline's account, with no more than `edl-pipeline`."""
-    return here.account("pipeline", rbac.PIPELINE)
 
 
 INSTALLED = {kind: cases.installed for kind, cases in KIND_CASES.items() if cases.installed}

@@ -19,10 +19,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 PROXY = "a-proxy"
 """The kubelet sorts the statuses of containers by name: that of the proxy comes first."""
+SMALL = {"resources": {"requests": {"cpu": "10m", "memory": "32Mi"}}}
+"""What a container requests: many run at once."""
 
 
 def _proxy(bed: Bed) -> dict[str, Any]:
-    return {**container(bed).runs("-c", "import time; time.sleep(3600)"), "name": PROXY}
+    return {**container(bed).runs("-c", "import time; time.sleep(3600)"), **SMALL, "name": PROXY}
 
 
 def _inject(bed: Bed, pod_spec: dict[str, Any], *, native: bool = False) -> None:
@@ -45,36 +47,49 @@ def _templates(value: Any) -> list[dict[str, Any]]:
     return [found for one in value.values() for found in _templates(one)]
 
 
+def _name(kind_name: str, code: int, native: bool) -> str:
+    return f"beside-{kind_name.lower()}-{code}-{'native' if native else 'plain'}"
+
+
+ENDS = [
+    ("TFJob", 0, JobPhase.SUCCEEDED),
+    ("TFJob", 1, JobPhase.FAILED),
+    ("PyTorchJob", 0, JobPhase.SUCCEEDED),
+    ("PyTorchJob", 1, JobPhase.FAILED),
+    ("DIJob", 0, JobPhase.SUCCEEDED),
+]
+
+
+@pytest.fixture(scope="module")
+def jobs(here: Place) -> None:
+    """A job for each case, submitted at once: what takes long is to wait."""
+    for native in (False, True):
+        for kind_name, code, _ in ENDS:
+            kind, single = kinds.kind_of(kind_name), KIND_CASES[kind_name].installed
+            assert single is not None
+            program = container(here.bed).runs("-c", f"import sys; print('done'); sys.exit({code})")
+            spec = single.make_spec({"containers": [program | SMALL], "restartPolicy": "Never"}, 1)
+            for template in _templates(spec):
+                _inject(here.bed, template, native=native)
+            name = _name(kind_name, code, native)
+            head = {"apiVersion": kind.source.api.api_version, "kind": kind_name, "metadata": {"name": name}}
+            client.create(here.cluster, {**head, "spec": spec})
+
+
+@pytest.mark.usefixtures("jobs")
 @pytest.mark.parametrize("native", [False, True], ids=["plain", "native"])
-@pytest.mark.parametrize(
-    ("kind_name", "code", "phase"),
-    [
-        ("TFJob", 0, JobPhase.SUCCEEDED),
-        ("TFJob", 1, JobPhase.FAILED),
-        ("PyTorchJob", 0, JobPhase.SUCCEEDED),
-        ("PyTorchJob", 1, JobPhase.FAILED),
-        ("DIJob", 0, JobPhase.SUCCEEDED),
-    ],
-)
+@pytest.mark.parametrize(("kind_name", "code", "phase"), ENDS)
 def test_a_job_ends_with_its_own_container(
     here: Place, kind_name: str, code: int, phase: JobPhase, native: bool
 ) -> None:
     """A job whose program ends beside a proxy that runs on ends like the program, and no pod stays."""
-    kind, single = kinds.kind_of(kind_name), KIND_CASES[kind_name].installed
-    assert single is not None
-    program = container(here.bed).runs("-c", f"import sys; print('done'); sys.exit({code})")
-    spec = single.make_spec({"containers": [program], "restartPolicy": "Never"}, 1)
-    for template in _templates(spec):
-        _inject(here.bed, template, native=native)
-    name = f"beside-{kind_name.lower()}-{code}-{'native' if native else 'plain'}"
-    head = {"apiVersion": kind.source.api.api_version, "kind": kind_name, "metadata": {"name": name}}
-    client.create(here.cluster, {**head, "spec": spec})
+    kind, name = kinds.kind_of(kind_name), _name(kind_name, code, native)
 
     def ends() -> bool:
         manifest = client.get(here.cluster, kind.source.api, name)
         return kind.view_stored(manifest).phase.final
 
-    until(ends, f"{kind_name} {name} ends", 120)
+    until(ends, f"{kind_name} {name} ends", 240)
     manifest = client.get(here.cluster, kind.source.api, name)
     assert kind.view_stored(manifest).phase is phase, manifest["status"]
 
