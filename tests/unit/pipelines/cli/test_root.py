@@ -36,6 +36,20 @@ def test_help_imports_nothing_heavy() -> None:
     assert all(command.name in run.stdout for command in COMMANDS)
 
 
+def test_the_first_process_of_a_container_ends_on_sigterm() -> None:
+    """Linux lets it ignore a signal that it does not handle. While a command is imported, nothing else
+    handles SIGTERM."""
+    code = (
+        "import os, signal, sys; pid = os.getpid(); os.getpid = lambda: 1; "
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        "import edl_workflows.services.agent.command as command; "
+        "command.main = lambda arguments: os.kill(pid, signal.SIGTERM) or 0; "
+        "from edl_workflows.pipelines.cli import main; sys.exit(main(['agent', 'run']))"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], timeout=240).returncode == 143
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_every_command_is_there(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     """Each row of the table leads to a command with a help page."""
