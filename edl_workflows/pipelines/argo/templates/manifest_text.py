@@ -37,7 +37,7 @@ def manifest_text(manifest: Mapping[str, Any]) -> str:
     return "\n".join(_lines(manifest, 0)) + "\n"
 
 
-def _lines(values: Mapping[str, Any], depth: int) -> Iterator[str]:
+def _lines(values: Mapping[Any, Any], depth: int) -> Iterator[str]:
     pad = " " * depth
     for key, value in values.items():
         if not isinstance(key, str) or "{{" in key:

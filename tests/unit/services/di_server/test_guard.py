@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from edl_workflows.runtime.kube.connect import Cluster
-from edl_workflows.services.di_server.guard import Admission, RateLimit, TokenBuckets
+from edl_workflows.runtime.process.rate_limit import RateLimit, TokenBuckets
+from edl_workflows.services.di_server.guard import Admission
 from tests.unit.services.di_server.support import ADMIN, HTTP, Api, create, data, refusal, replicas
 
 pytestmark = pytest.mark.slow
