@@ -11,18 +11,24 @@ from edl_workflows.core.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.core.jobs.scale_plan.model import KIND as SCALE_PLAN
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.kubernetes.objects import Model
+from edl_workflows.pipelines.argo.templates.manifest_text import Tag
 from edl_workflows.pipelines.argo.templates.resource_template import JQ
 from edl_workflows.pipelines.argo.templates.step import StepInput
 from edl_workflows.pipelines.stages.description import RequestField, StageSpec
 from edl_workflows.pipelines.stages.scale import SCALE
 from edl_workflows.pipelines.stages.wait import WAIT
-from edl_workflows.pipelines.waiting.advised_change import AdvisedChange
+from edl_workflows.pipelines.waiting.advised_change import MAX_REASON, AdvisedChange
 from edl_workflows.pipelines.waiting.goals import IfFinished
 from edl_workflows.pipelines.waiting.outputs import MAX_WARNING, MAX_WARNINGS
 
 NAMESPACE = "{{workflow.namespace}}"
 """Jobs are created in their workflow's namespace: the garbage collector would delete a job whose owner is in
 another namespace."""
+STEP_PATH = "sprig.regexReplaceAll('[(][0-9]+[)]', node.name, '')"
+"""The node's name without retry numbers: the same in each attempt."""
+MARK_PATH = f"sprig.regexReplaceAll('[^A-Za-z0-9().:_-]+', {STEP_PATH}, '-')"
+"""The step's path in an object's owner annotation. The node name of a step in a loop contains all values of
+its item, which may not be valid as plain YAML text."""
 
 
 def inputs_of(stage: StageSpec[Any]) -> dict[str, StepInput]:
@@ -48,6 +54,14 @@ def _default_text(value: Any) -> str:
     if isinstance(value, Model):
         return json.dumps(value.to_dict())
     return "" if value is None else str(value) if isinstance(value, str) else json.dumps(value)
+
+
+def reason_tag(reasons: str = "") -> Tag:
+    """A ScalePlan's reason: who asks for it, in the words of `StageIdentity.requester`, behind the text of an
+    expression."""
+    requester = f"'step ' + {MARK_PATH} + ' of workflow ' + workflow.namespace + '/' + workflow.name"
+    words = f"{reasons} + '; ' + {requester}" if reasons else requester
+    return Tag(f"{{{{=toJson(sprig.trunc({MAX_REASON}, {words}))}}}}")
 
 
 def request_of(

@@ -29,14 +29,17 @@ from edl_workflows.pipelines.argo.templates.step_fields import (
     COMMON_PHASE,
     GONE_OUTPUTS,
     JOB,
+    MARK_PATH,
     MEMO_INPUTS,
     NAME,
     NAMESPACE,
     PLAN_OUTPUTS,
     PLANNED_OUTPUTS,
+    STEP_PATH,
     STEP_TIMEOUT,
     inputs_of,
     job_outputs,
+    reason_tag,
     request_of,
     timeout,
 )
@@ -54,20 +57,12 @@ from edl_workflows.pipelines.stages.scale import SCALE
 from edl_workflows.pipelines.stages.submit import SUBMIT
 from edl_workflows.pipelines.stages.suspend import RESUME, SUSPEND
 from edl_workflows.pipelines.stages.wait import WAIT, WAIT_PLAN
-from edl_workflows.pipelines.waiting.advised_change import MAX_REASON
 from edl_workflows.pipelines.waiting.goals import IfFinished
 from edl_workflows.pipelines.waiting.identity import OWNER_ANNOTATION
 from edl_workflows.pipelines.waiting.ownership import CancelAction
 
 OWNER = "argo/{{workflow.namespace}}/{{workflow.name}}/{{workflow.uid}}"
 """Prefix of the owner annotations of all objects that the workflow creates, for both ways to wait."""
-_STEP_PATH = "sprig.regexReplaceAll('[(][0-9]+[)]', node.name, '')"
-"""The node's name without retry numbers: the same in each attempt."""
-_MARK_PATH = f"sprig.regexReplaceAll('[^A-Za-z0-9().:_-]+', {_STEP_PATH}, '-')"
-"""The step's path in an object's owner annotation. The node name of a step in a loop contains all values of
-its item, which may not be valid as plain YAML text."""
-_REQUESTER = f"'step ' + {_MARK_PATH} + ' of workflow ' + workflow.namespace + '/' + workflow.name"
-"""Who asks for a change, as `StageIdentity.requester` says it."""
 
 ENDED = "status.phase == Failed"
 
@@ -292,7 +287,7 @@ def apply_plan(*, retries: int = 0, if_finished: IfFinished = IfFinished.SKIP) -
     reasons = f"toJson({_part(plan, 'reasons')})"
     spec = {
         **{field: Tag(f"{{{{=toJson({_part(plan, part)})}}}}") for field, part in fields.items()},
-        "reason": _reason(f"{reasons} + '; ' + {_REQUESTER}"),
+        "reason": reason_tag(reasons),
     }
     return _plan(APPLY_PLAN, spec, retries=retries, if_finished=if_finished)
 
@@ -412,12 +407,7 @@ def _plan(
     inputs = inputs_of(stage)
     own = [given for given in inputs.values() if given not in (JOB, STEP_TIMEOUT)]
     plan = _object(SCALE_PLAN, _plan_name(stage.name), owned=True) | {
-        "spec": {
-            "ownerJob": JOB,
-            "stepTimeoutSeconds": STEP_TIMEOUT,
-            "reason": _reason(_REQUESTER),
-            **spec,
-        }
+        "spec": {"ownerJob": JOB, "stepTimeoutSeconds": STEP_TIMEOUT, "reason": reason_tag(), **spec}
     }
     pinned = _object(ELASTIC_JOB, JOB)
     pinned["metadata"]["annotations"] = {autoscaling.ANNOTATION: autoscaling.OFF}
@@ -432,16 +422,11 @@ def _plan(
     )
 
 
-def _reason(expression: str) -> Tag:
-    """A ScalePlan's reason, the text of an expression."""
-    return Tag(f"{{{{=toJson(sprig.trunc({MAX_REASON}, {expression}))}}}}")
-
-
 def _plan_name(verb: str) -> Tag:
     """A name unique to the step: the job's name, to be readable, and a hash of the workflow's uid and the
     step's path in it."""
     job = f"{{{{=sprig.trimSuffix('-', sprig.trunc(40, {JOB.variable}))}}}}"
-    return Tag(f"{job}-{verb}-{{{{=sprig.trunc(10, sprig.sha256sum(workflow.uid + ' ' + {_STEP_PATH}))}}}}")
+    return Tag(f"{job}-{verb}-{{{{=sprig.trunc(10, sprig.sha256sum(workflow.uid + ' ' + {STEP_PATH}))}}}}")
 
 
 def _object(
@@ -458,7 +443,7 @@ def _object(
     """
     metadata: dict[str, Any] = {"name": name, "namespace": Tag(NAMESPACE)}
     if owned if marked is None else marked:
-        metadata["annotations"] = {OWNER_ANNOTATION: Tag(f"{OWNER}/{{{{={_MARK_PATH}}}}}")}
+        metadata["annotations"] = {OWNER_ANNOTATION: Tag(f"{OWNER}/{{{{={MARK_PATH}}}}}")}
     if owned:
         # Neither ``controller``, since the workflow does not control the job, nor ``blockOwnerDeletion``,
         # which would need permission to update the workflow's finalizers.
