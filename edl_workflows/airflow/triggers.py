@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import TriggerEvent
 
 from edl_workflows.airflow.hooks import kills, lineage, written_logs
-from edl_workflows.airflow.hooks.airflow_versions import KillableTrigger, conf
+from edl_workflows.airflow.hooks.airflow_versions import KillableTrigger, call_in_thread, conf
 from edl_workflows.airflow.hooks.errors import branch_name
 from edl_workflows.core.exceptions import EdlError, StageTimeoutError
 from edl_workflows.core.kubernetes.objects import Model
@@ -28,6 +28,8 @@ from edl_workflows.runtime.kube.connect import ClusterSource
 if TYPE_CHECKING:
     from edl_workflows.airflow.hooks.elastic_job import ElasticJobHook
 
+_OVER = "The wait is over"
+"""Beginning of the last line that a trigger logs."""
 SETTLED_LOOPS = 3
 """How many of its heartbeats a scheduler may need to process a deferral."""
 
@@ -121,11 +123,13 @@ class ElasticJobTrigger(KillableTrigger):
         event = await self._event()
         await asyncio.sleep(max(0.0, settled - loop.time()))
         self.log.info(
-            "The wait is over (%s); the task continues in a worker. If Airflow fails it before its next "
-            "line, its scheduler took the deferral for the end of the task (see [edl_workflows] "
-            "settle_seconds)",
+            "%s (%s); the task continues in a worker. If Airflow fails it before its next line, its "
+            "scheduler took the deferral for the end of the task (see [edl_workflows] settle_seconds)",
+            _OVER,
             event.status,
         )
+        if self.logs is not None:
+            await written_logs.await_line(self.task_instance, _OVER)
         # From here to the end of this generator nothing may be awaited, since Airflow then calls on_kill.
         self._fired = True
         yield TriggerEvent(event.to_dict())
@@ -133,7 +137,7 @@ class ElasticJobTrigger(KillableTrigger):
     async def _event(self) -> StageEvent:
         handle = Handle.model_validate(self.handle)
         try:
-            source = await asyncio.to_thread(_source, self.connection)
+            source = await call_in_thread(_source, self.connection)
             logs = await self._training_logs(source, handle)
             result = await driver.await_goal(
                 source, handle, self.deadline, self.log.info, queue_deadline=self.queue_deadline, logs=logs
@@ -156,7 +160,7 @@ class ElasticJobTrigger(KillableTrigger):
         if self.logs is None:
             return None
         request = LogRequest.model_validate(self.logs)
-        positions = await asyncio.to_thread(written_logs.take_over_lines, self.task_instance)
+        positions = await call_in_thread(written_logs.take_over_lines, self.task_instance)
         return TrainingLogs(source, handle, request, written_logs.write_line, self.log.warning, positions)
 
     async def on_kill(self) -> None:
@@ -178,7 +182,7 @@ class ElasticJobTrigger(KillableTrigger):
     async def _cancel_if_killed(self) -> None:
         handle = Handle.model_validate(self.handle)
         try:
-            await asyncio.to_thread(self._cancel, handle)
+            await call_in_thread(self._cancel, handle)
         except (EdlError, AirflowRuntimeError):
             self.log.exception("%s could not be cancelled; do it by hand", handle)
 

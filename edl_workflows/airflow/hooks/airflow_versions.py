@@ -4,8 +4,8 @@ older versions lack.
 Importing this module is cheap, because operators import it when a DAG file is parsed.
 """
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from airflow.triggers.base import BaseTrigger
 
@@ -53,9 +53,13 @@ __all__ = [
     "TaskDeferred",
     "TaskStore",
     "TriggerRule",
+    "call_in_thread",
     "conf",
     "task_store",
 ]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 DELIVERED = "delivered"
 """The key of a boolean in a stored state. In older Airflow versions, only this flag survives from one attempt
@@ -123,6 +127,18 @@ class XComStore:
     @staticmethod
     def _flag(key: str) -> str:
         return f"{key}_{DELIVERED}"
+
+
+async def call_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function of a trigger that blocks and may ask Airflow, for example for a connection.
+
+    Before 3.3, Airflow sends a request of a thread in the triggerer's event loop only if asgiref started the
+    thread. A request of any other thread gets an event loop of its own, which reads the answers to other
+    requests: the triggerer dies with "Response read out of order".
+    """
+    from asgiref.sync import sync_to_async
+
+    return await sync_to_async(function, thread_sensitive=False)(*args, **kwargs)
 
 
 class KillableTrigger(BaseTrigger):

@@ -8,7 +8,8 @@ the last one that knows of the run's jobs.
 from typing import TYPE_CHECKING, Any, cast
 
 from edl_workflows.airflow.hooks import lineage
-from edl_workflows.airflow.hooks.task_owner import TaskOwner
+from edl_workflows.airflow.hooks.task_object import OBJECT_KEY, TaskObject
+from edl_workflows.airflow.hooks.task_owner import TaskOwner, engine_of
 from edl_workflows.airflow.hooks.task_state import ENDED_STATES, LIVE_RUNS, run_state, task_state
 from edl_workflows.pipelines.waiting import ownership
 from edl_workflows.pipelines.waiting.goals import Handle
@@ -44,21 +45,60 @@ def cancel_if_killed(
     if action != "keep":
         done = ownership.cancel_object(cluster, handle, action)
         notify(f"{handle} {ownership.describe_cancellation(action, done=done)}")
-    _end_jobs_of_ended_run(cluster, TaskOwner.of(ti, hook.installation), handle.namespace, notify)
+    _end_jobs_of_ended_run(cluster, TaskOwner.of(ti, hook.installation), handle, notify)
     return done
 
 
-def _end_jobs_of_ended_run(cluster: Cluster, owner: TaskOwner, namespace: str, notify: Notify) -> None:
+def _end_jobs_of_ended_run(cluster: Cluster, owner: TaskOwner, awaited: Handle, notify: Notify) -> None:
     """End the objects that tasks of this run created without waiting for them, each by its own
     ``on_kill_action``, if the run has failed or was deleted: no teardown will run."""
-    state = run_state(owner.dag_id, owner.run_id)
-    if state in LIVE_RUNS or state == "success":
-        return  # a teardown follows, or the objects outlive a run that succeeded
-    for owned in ownership.list_owned(cluster, namespace, owner.run.removesuffix("/")):
-        action = cast("ownership.CancelAction", owned.on_cancel)
-        if owned.lifetime != "run" or action not in ("delete", "suspend"):
-            continue
-        if ownership.cancel_object(cluster, owned.handle, action):
-            notify(f"{owned.handle} is ended ({action}): its run is {state}, and no teardown follows")
+    if not _has_failed(owner):
+        return
+    run = owner.run.removesuffix("/")
+    jobs = [
+        job for job in ownership.list_owned(cluster, awaited.namespace, run) if _is_left(job, owner, awaited)
+    ]
+    if not jobs or not _has_failed(owner):  # the run may have been cleared before the jobs were listed
+        return
+    for job in jobs:
+        action = cast("ownership.CancelAction", job.on_cancel)
+        if ownership.cancel_object(cluster, job.handle, action):
+            notify(f"{job.handle} is ended ({action}): its run has ended, and no teardown follows")
             if action == "delete":
-                lineage.emit_job_event(lineage.JobEvent.deleted(owned.handle))
+                lineage.emit_job_event(lineage.JobEvent.deleted(job.handle))
+
+
+def _has_failed(owner: TaskOwner) -> bool:
+    """Whether the run has failed or was deleted. In a live run a teardown follows, and jobs outlive a run
+    that succeeded."""
+    state = run_state(owner.dag_id, owner.run_id)
+    return state not in LIVE_RUNS and state != "success"
+
+
+def _is_left(job: ownership.OwnedObject, owner: TaskOwner, awaited: Handle) -> bool:
+    """Whether a task of the run left a job to the run, and it may be ended. Two Airflows without names write
+    the same annotations, so there the job must be the one that the killed task waits for, or one that this
+    Airflow has noted."""
+    creator = TaskOwner.parse(job.handle.owner)
+    if creator is None or creator.run != owner.run:  # ids of runs may contain slashes
+        return False
+    if job.lifetime != "run" or job.on_cancel not in ("delete", "suspend"):
+        return False
+    is_awaited = (job.handle.kind, job.handle.name) == (awaited.kind, awaited.name)
+    return is_awaited or creator.engine != engine_of("") or _noted_uid(creator) == job.handle.uid
+
+
+def _noted_uid(creator: TaskOwner) -> str:
+    """The uid of the object that a task instance noted in its XCom; "" if there is none."""
+    from airflow.sdk.bases.xcom import BaseXCom
+
+    noted = TaskObject.read(
+        BaseXCom.get_one(
+            key=OBJECT_KEY,
+            dag_id=creator.dag_id,
+            run_id=creator.run_id,
+            task_id=creator.task_id,
+            map_index=creator.map_index,
+        )
+    )
+    return "" if noted is None else noted.uid

@@ -8,13 +8,19 @@ triggerer can't read these files, neither can users, so it writes the lines agai
 With remote logging, users of a finished task see only what a triggerer has uploaded, and it uploads a file
 when the trigger ends. The file of a triggerer that was stopped before stays on its disk. So the next trigger
 there copies the training lines that the remote log lacks, and hides the file.
+
+The lines of a trigger reach its file through the triggerer's supervisor, which reads 4 KiB of them in each
+loop. When it learns that the trigger has ended, it closes the file in that loop, and the lines that it has
+not read yet go into its own log. So a trigger ends only when its last line is in the file.
 """
 
+import asyncio
 import glob
 import json
 import re
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,8 +38,14 @@ values of this key only with its setting *Show source*."""
 _FOLDING = re.compile(r"::(?=(end)?group::)")
 """Airflow's log page folds the lines from ``::group::`` to ``::endgroup::``, wherever these markers are in a
 line."""
-_IMPORTED = time.time()
-"""Log files of this process are newer, since Airflow imports a trigger before it opens the trigger's log."""
+_IMPORTED = time.time() - 0.1
+"""Log files of this process are newer, since Airflow imports a trigger before it opens the trigger's log. The
+margin is for the times of files, whose clock ticks less often."""
+WRITTEN_SECONDS = 20.0
+"""How long a trigger waits for its last line to be in its file."""
+_LOOK_SECONDS = 0.1
+_END_BYTES = 64 * 1024
+"""The part of a file in which the last line is looked for."""
 
 
 class WrittenLine(NamedTuple):
@@ -70,14 +82,11 @@ def take_over_lines(ti: Any) -> dict[str, LogPosition]:
         ti: a triggerer's task instance.
     """
     from airflow.sdk.log import load_remote_log_handler
-    from airflow.utils.helpers import log_filename_template_renderer
-    from jinja2 import TemplateError
 
-    try:
-        path = log_filename_template_renderer()(ti=ti)
-    except (AttributeError, TemplateError):
-        return {}  # this installation's template uses values that a trigger does not have
-    files = _trigger_files(Path(conf.get("logging", "base_log_folder")) / path)
+    path = _log_path(ti)
+    if path is None:
+        return {}
+    files = _trigger_files(path)
     positions: dict[str, LogPosition] = {}
     remote = load_remote_log_handler()
     if remote is None or remote.processors:  # with processors, each line is uploaded when it is written
@@ -95,8 +104,48 @@ def take_over_lines(ti: Any) -> dict[str, LogPosition]:
     return positions
 
 
-def _trigger_files(log: Path) -> list[Path]:
+async def await_line(ti: Any, text: str) -> None:
+    """Wait until the file of this trigger has a line that it has logged, and thereby all lines before it.
+    This ends after `WRITTEN_SECONDS` at the latest, and at once if the trigger has no file on this machine.
+
+    Args:
+        ti: a triggerer's task instance.
+        text: beginning of the line, in ASCII without quotes.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(WRITTEN_SECONDS):
+            while not await asyncio.to_thread(_has_line, ti, text.encode()):  # noqa: ASYNC110 - no event tells it
+                await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _has_line(ti: Any, text: bytes) -> bool:
+    path = _log_path(ti)
+    files = [] if path is None else _trigger_files(path)
+    own = [file for file in files if file.stat().st_mtime >= _IMPORTED]
+    return not own or any(text in _read_end(file) for file in own)
+
+
+def _read_end(file: Path) -> bytes:
+    with file.open("rb") as log:
+        log.seek(max(0, file.stat().st_size - _END_BYTES))
+        return log.read()
+
+
+def _log_path(ti: Any) -> str | None:
+    """The path of an attempt's log below Airflow's log folder. None if this installation's template uses
+    values that a trigger does not have."""
+    from airflow.utils.helpers import log_filename_template_renderer
+    from jinja2 import TemplateError
+
+    try:
+        return str(log_filename_template_renderer()(ti=ti))
+    except (AttributeError, TemplateError):
+        return None
+
+
+def _trigger_files(path: str) -> list[Path]:
     """Files of this attempt's triggers on this machine, oldest first; hidden ones, too."""
+    log = Path(conf.get("logging", "base_log_folder")) / path
     pattern = f"{glob.escape(log.name)}.trigger.*.log"
     files = [*log.parent.glob(pattern), *log.parent.glob(f".{pattern}")]
     return sorted(files, key=lambda file: file.stat().st_mtime)

@@ -360,15 +360,16 @@ def list_of_owner(cluster: Cluster, kind: str, namespace: str, owner: str) -> li
         cluster: the API server.
         kind: the kind.
         namespace: the namespace.
-        owner: an owner annotation. One that ends in a slash stands for all that begin with it.
+        owner: an owner annotation. One that ends in a slash stands for all with one more part.
     """
     known = kinds.kind_of(kind)
     handles = [_read_owned(known, obj).handle for obj in _list_if_installed(cluster, known, namespace)]
-    return [
-        handle
-        for handle in handles
-        if handle.owner == owner or (owner.endswith("/") and handle.owner.startswith(owner))
-    ]
+    return [handle for handle in handles if owner in (handle.owner, _all_instances(handle.owner))]
+
+
+def _all_instances(owner: str) -> str:
+    """The owner annotation that stands for all instances of the same mapped task."""
+    return owner.rpartition("/")[0] + "/"
 
 
 def _list_if_installed(cluster: Cluster, kind: Kind, namespace: str) -> list[Object]:

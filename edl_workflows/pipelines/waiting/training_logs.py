@@ -183,7 +183,7 @@ class TrainingLogs:
         self._complete: set[str] = set()
         self._changed = asyncio.Event()
         self._state: object = None
-        self._ended = False
+        self._ended = asyncio.Event()
         self._refused = False
         self._pause = LIST_SECONDS
         self._cluster: Cluster | None = None
@@ -195,23 +195,34 @@ class TrainingLogs:
         task = asyncio.create_task(self._run(), name=f"training logs of {self._handle}")
         try:
             yield
-            if self._ended:
+            if self._ended.is_set():
                 self._changed.set()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(FINISH_SECONDS):
-                        await task
+                await self._finish(task)
         finally:
             task.cancel()
             for follower in self._followers.values():
                 follower.close()
 
+    async def _finish(self, task: asyncio.Task[None]) -> None:
+        try:
+            async with asyncio.timeout(FINISH_SECONDS):
+                await task
+        except TimeoutError:
+            self._notify(
+                f"{self._handle}: the last lines of its pods could not be read within {FINISH_SECONDS:.0f} s"
+            )
+
     def observe(self, seen: ObservedObject) -> None:
         """Look for other pods if the job's state suggests that there are some."""
         if not isinstance(seen, JobView):
             return
-        self._ended = seen.phase.final
+        ended = seen.phase.final
+        if ended:
+            self._ended.set()
+        else:
+            self._ended.clear()
         state = (seen.phase, seen.restarts[-1:], {role: count.ready for role, count in seen.replicas.items()})
-        if state != self._state and (self._ended or not self._followers or self._request.pods == "all"):
+        if state != self._state and (ended or not self._followers or self._request.pods == "all"):
             self._changed.set()
         self._state = state
 
@@ -219,11 +230,21 @@ class TrainingLogs:
         """Follow what is to be followed, until the job has ended and its logs are complete."""
         while not self._refused:
             self._changed.clear()
-            ended = self._ended
+            ended = self._ended.is_set()
             if await self._follow_new_pods() and ended and not self._followers:
                 return
             await self._changed.wait()
-            await asyncio.sleep(self._pause)
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Pause before the next list of pods. The pause is short once the job has ended, also after failures,
+        since the wait for its last lines is limited."""
+        if self._ended.is_set():
+            await asyncio.sleep(LIST_SECONDS)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._pause):
+                await self._ended.wait()
 
     async def _follow_new_pods(self) -> bool:
         """List the pods, and follow the new ones; whether the logs of all of them are complete."""

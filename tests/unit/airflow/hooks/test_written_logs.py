@@ -1,8 +1,13 @@
 """Training lines in the log of a deferred task whose triggerer is stopped, with and without a remote log."""
 
+import asyncio
 import json
+import os
+import queue
+import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,7 +56,9 @@ class Bench:
         self.triggerers += 1
         base = self.folder / machine
         self.patch.setattr(conf, "get", lambda *_args, **_options: str(base))
-        self.patch.setattr(written_logs, "_IMPORTED", time.time())
+        for file in base.rglob("*.log"):
+            os.utime(file, (0, file.stat().st_mtime - 10))  # older than this process
+        self.patch.setattr(written_logs, "_IMPORTED", time.time() - 1)
         name = f"dag_id=train/run_id=r/task_id=t/attempt=1.log.trigger.{self.triggerers}.log"
         (base / name).parent.mkdir(parents=True, exist_ok=True)
         with (base / name).open("w") as log:
@@ -167,3 +174,56 @@ def test_without_remote_logging_files_stay_as_they_are(bench: Bench) -> None:
     bench.trigger("a", 300)
 
     assert bench.local_lines("a") == once(300)
+
+
+class Supervisor(threading.Thread):
+    """Writes the lines of a trigger to its file, each a moment later, as a triggerer's supervisor on a busy
+    machine does. Once it has been told that the trigger has ended, it writes no more of them."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(daemon=True)
+        self.file = file
+        self.lines: queue.Queue[str] = queue.Queue()
+        self.has_ended = threading.Event()
+
+    def run(self) -> None:
+        with self.file.open("w", buffering=1) as log:
+            while not self.has_ended.wait(0.01):
+                with suppress(queue.Empty):
+                    log.write(json.dumps({"event": self.lines.get_nowait()}) + "\n")
+
+
+@pytest.mark.parametrize("bench", [None], indirect=True, ids=["local"])
+def test_a_trigger_ends_when_its_last_line_is_in_its_file(bench: Bench) -> None:
+    """Airflow closes the file of a trigger that has ended, and drops the lines that it has not read until
+    then. All lines of a trigger are in its file when it ends, the last ones, too."""
+    bench.trigger("a", 1)
+    [former] = (bench.folder / "a").rglob("*.log")
+    os.utime(former, (0, 0))
+    supervisor = Supervisor(former.with_name("attempt=1.log.trigger.2.log"))
+    supervisor.start()
+    for number in range(50):
+        supervisor.lines.put(f"[chief] line {number}")
+    supervisor.lines.put("The wait is over (success)")
+
+    asyncio.run(written_logs.await_line(TI, "The wait is over"))
+    supervisor.has_ended.set()
+    supervisor.join()
+
+    assert [json.loads(line)["event"] for line in supervisor.file.read_text().splitlines()] == [
+        *(f"[chief] line {number}" for number in range(50)), "The wait is over (success)"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("bench", [None], indirect=True, ids=["local"])
+def test_a_line_that_is_never_written_holds_no_trigger(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trigger without a file here ends at once, and one whose lines are filtered out after a while."""
+    monkeypatch.setattr(written_logs, "WRITTEN_SECONDS", 0.3)
+    start = time.monotonic()
+    monkeypatch.setattr(conf, "get", lambda *_args, **_options: str(bench.folder / "empty"))
+    asyncio.run(written_logs.await_line(TI, "The wait is over"))
+    bench.trigger("a", 1)
+
+    asyncio.run(written_logs.await_line(TI, "The wait is over"))
+
+    assert time.monotonic() - start >= 0.3

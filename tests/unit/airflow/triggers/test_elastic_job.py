@@ -3,16 +3,23 @@
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
+from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import TriggerEvent
+from asgiref.sync import async_to_sync
 
 from edl_workflows.airflow import triggers as module
 from edl_workflows.airflow.hooks import kills
+from edl_workflows.airflow.hooks.elastic_job import ElasticJobHook
+from edl_workflows.airflow.hooks.task_object import TaskObject
 from edl_workflows.airflow.hooks.task_state import DELETED
 from edl_workflows.airflow.triggers import ElasticJobTrigger, StageEvent
 from edl_workflows.pipelines.stages import submit
@@ -255,15 +262,59 @@ def test_a_wait_that_is_killed_with_its_run_ends_the_job(
     for name, owner, lifetime in (
         ("mnist", "airflow/dag/run/submit/-1", "run"),
         ("other-run", "airflow/dag/run2/submit/-1", "run"),
+        ("run-with-a-slash", "airflow/dag/run/2/submit/-1", "run"),
         ("awaited", "airflow/dag/run/other/-1", "task"),
     ):
-        identity = StageIdentity(owner, on_cancel=on_cancel, lifetime=lifetime)  # type: ignore[arg-type]
-        job = submit.begin_submit(cluster, submit.SubmitRequest(manifest=elastic_job(name)), identity)
-    handle = Handle(kind="ElasticJob", namespace=job.namespace, name="mnist", goal=JobGoal(step=10**9))
+        submit_job(cluster, name, owner, on_cancel=on_cancel, lifetime=lifetime)
 
-    asyncio.run(kill(trigger(server, handle, on_kill_action="keep")))
+    asyncio.run(kill(trigger(server, wait_of(cluster, "mnist"), on_kill_action="keep")))
 
-    assert set(jobs(cluster)) == {"other-run", "awaited", *(["mnist"] if lives else [])}
+    others = {"other-run", "run-with-a-slash", "awaited"}
+    assert set(jobs(cluster)) == {*others, *(["mnist"] if lives else [])}
+
+
+def submit_job(cluster: Cluster, name: str, owner: str, **marks: Any) -> str:
+    """A job that a task submitted; its uid."""
+    identity = StageIdentity(owner, **{"on_cancel": "delete", "lifetime": "run", **marks})
+    return submit.begin_submit(cluster, submit.SubmitRequest(manifest=elastic_job(name)), identity).uid
+
+
+def wait_of(cluster: Cluster, job: str) -> Handle:
+    """The handle of a task that waits for a job that another task submitted."""
+    return Handle(kind="ElasticJob", namespace=cluster.namespace, name=job, goal=JobGoal(step=10**9))
+
+
+def test_an_airflow_without_a_name_ends_no_job_of_another(
+    server: ApiServerProcess, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two Airflows with the same DAG and no names write the same owner annotations, even for jobs of other
+    names. A killed task ends the job that it waits for, and those that a task of this Airflow has noted."""
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_q: {"run": {}}))
+    monkeypatch.setattr(kills, "run_state", lambda _dag_id, _run_id: "failed")
+    submit_job(cluster, "awaited", "airflow/dag/run/submit/-1")
+    uid = submit_job(cluster, "noted", "airflow/dag/run/mapped/3")
+    submit_job(cluster, "foreign", "airflow/dag/run/mapped/4")
+    noted = TaskObject(kind="ElasticJob", namespace=cluster.namespace, name="noted", uid=uid).model_dump()
+    monkeypatch.setattr(BaseXCom, "get_one", lambda **query: noted if query["map_index"] == 3 else None)
+
+    asyncio.run(kill(trigger(server, wait_of(cluster, "awaited"), on_kill_action="keep")))
+
+    assert set(jobs(cluster)) == {"foreign"}
+
+
+def test_a_run_that_is_cleared_while_its_task_is_killed_keeps_its_jobs(
+    server: ApiServerProcess, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is cleared after its state was read, and its next attempt adopts the job before the jobs are
+    listed: it goes on."""
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_q: {"run": {}}))
+    states = iter(["failed", "running"])
+    monkeypatch.setattr(kills, "run_state", lambda _dag_id, _run_id: next(states))
+    submit_job(cluster, "mnist", "airflow/dag/run/submit/-1")
+
+    asyncio.run(kill(trigger(server, wait_of(cluster, "mnist"), on_kill_action="keep")))
+
+    assert set(jobs(cluster)) == {"mnist"}
 
 
 def test_the_event_waits_for_the_scheduler(
@@ -281,6 +332,64 @@ def test_the_event_waits_for_the_scheduler(
     asyncio.run(fire(made))
 
     assert time.monotonic() - start >= 0.5
+
+
+def test_the_event_waits_for_the_log(
+    server: ApiServerProcess, cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow drops lines that it has not read when a trigger ends. So a trigger that writes training logs
+    sends its event only when its last line is in the file; another one does not read files."""
+    lines: list[str] = []
+    awaited: list[str] = []
+
+    async def await_line(_ti: Any, text: str) -> None:
+        awaited.append(next(line for line in lines if line.startswith(text)))
+
+    def info(text: str, *arguments: Any) -> None:
+        lines.append(text % arguments if arguments else text)
+
+    monkeypatch.setattr(module.written_logs, "await_line", await_line)
+    monkeypatch.setattr(module.written_logs, "take_over_lines", lambda _ti: {})
+    monkeypatch.setattr(ElasticJobTrigger, "log", SimpleNamespace(info=info, warning=info))
+    handle = begun(cluster, "Succeeded")
+
+    asyncio.run(fire(trigger(server, handle)))
+    assert awaited == []
+    asyncio.run(fire(trigger(server, handle, logs={})))
+
+    assert awaited == [lines[-1]]
+
+
+def test_requests_to_airflow_run_in_the_triggerers_loop(
+    server: ApiServerProcess, cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until 3.2, Airflow sends the requests of a trigger's thread with `async_to_sync`. They must run in the
+    event loop of the triggerer: any other one mixes up the answers, and the triggerer dies."""
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def request() -> None:
+        loops.append(asyncio.get_running_loop())
+
+    def requesting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            async_to_sync(request)()
+            return function(*args, **kwargs)
+
+        return staticmethod(ask)
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", requesting(lambda **_query: {}))
+    monkeypatch.setattr(ElasticJobHook, "get_connection", requesting(ElasticJobHook.get_connection))
+    monkeypatch.setattr(module.written_logs, "take_over_lines", requesting(lambda _ti: {}))
+    monkeypatch.setattr(module.written_logs, "await_line", AsyncMock())
+    made = trigger(server, begun(cluster, "Succeeded"), logs={})
+
+    async def scenario() -> set[bool]:
+        await kill(made)
+        await fire(made)
+        return {loop is asyncio.get_running_loop() for loop in loops}
+
+    assert asyncio.run(scenario()) == {True}
+    assert len(loops) >= 3
 
 
 def test_on_kill_after_the_event_does_nothing(

@@ -324,6 +324,54 @@ def test_the_last_lines_of_a_job_that_ended_are_written(cluster: Cluster, log: t
     assert [line.text for line in written] == ["line 0", "line 1", "line 2", "line 3"]
 
 
+def test_failures_before_the_end_of_a_job_lose_no_last_lines(
+    cluster: Cluster, log: type[_FakeStream]
+) -> None:
+    """After failures, pods are listed after a minute only. The last lines of a job that ends meanwhile are
+    written nevertheless: the wait for them is shorter than that pause."""
+    _start_worker(cluster)
+    written: list[PodLine] = []
+
+    async def scenario() -> None:
+        logs = _logs(cluster, written, [])
+        async with logs.streaming():
+            logs.observe(_RUNNING)
+            await _until(lambda: log.opened)
+            logs._pause = training_logs.MAX_LIST_SECONDS
+            log.cut()
+            await _until(lambda: not logs._followers)
+            client.patch_status(cluster, PODS, "mnist-worker-0", {"phase": "Succeeded"})
+            log.append(*_LINES)
+            await asyncio.sleep(0)  # the pause begins
+            logs.observe(replace(_RUNNING, phase=JobPhase.SUCCEEDED))
+            threading.Timer(0.5, log.cut).start()
+
+    asyncio.run(scenario())
+
+    assert [line.text for line in written] == ["line 0", "line 1", "line 2", "line 3"]
+
+
+def test_last_lines_that_cannot_be_read_are_reported(
+    cluster: Cluster, log: type[_FakeStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If a pod's log does not end in time, the wait ends anyway and says so."""
+    monkeypatch.setattr(training_logs, "FINISH_SECONDS", 0.2)
+    _start_worker(cluster)
+    said: list[str] = []
+
+    async def scenario() -> None:
+        logs = _logs(cluster, [], said)
+        async with logs.streaming():
+            await _until(lambda: log.opened)
+            logs.observe(replace(_RUNNING, phase=JobPhase.SUCCEEDED))
+
+    asyncio.run(scenario())
+
+    assert said == [
+        f"ElasticJob {cluster.namespace}/mnist: the last lines of its pods could not be read within 0 s"
+    ]
+
+
 def test_without_the_right_to_read_logs_the_wait_goes_on(cluster: Cluster, log: type[_FakeStream]) -> None:
     """If the account may not read logs, the wait writes one line about it and continues."""
     _start_worker(cluster)
