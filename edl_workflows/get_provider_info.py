@@ -39,6 +39,22 @@ def get_provider_info() -> dict[str, Any]:
             {"name": "elastic", "class-name": "edl_workflows.airflow.decorators.elastic_task"}
         ],
         "extra-links": ["edl_workflows.airflow.links.ElasticJobLink"],
+        "config": {
+            "edl_workflows": {
+                "description": "Settings of the operators and triggers of elastic jobs.",
+                "options": {
+                    "settle_seconds": {
+                        "description": "Earliest time of a trigger's event after the trigger's start, in "
+                        "seconds.\nBy default three times ``[scheduler] scheduler_heartbeat_sec``. Set more "
+                        "if loops of your schedulers take longer.\n",
+                        "version_added": "0.1.0",
+                        "type": "float",
+                        "example": "30",
+                        "default": None,
+                    },
+                },
+            },
+        },
     }
 
 

@@ -17,6 +17,7 @@ import yaml
 from airflow.providers_manager import ProvidersManager
 from airflow.sdk import DAG, BaseOperator
 
+import edl_workflows
 from edl_workflows import operators, sensors
 from edl_workflows.airflow.decorators import FrameworkName
 from edl_workflows.airflow.hooks.airflow_versions import AirflowException, AirflowFailException
@@ -205,6 +206,19 @@ def test_the_provider_is_known_to_airflow_and_what_it_names_exists() -> None:
     link = info["extra-links"][0].rpartition(".")
     assert hasattr(import_module(link[0]), link[2])
     assert info["package-name"] in ProvidersManager().providers  # type: ignore[no-untyped-call]
+
+
+def test_each_option_is_in_the_schema_of_airflows_configuration() -> None:
+    """Airflow shows the options of a provider (``airflow config list``) from its schema. It has all options
+    that the package reads, and no others."""
+    package = Path(edl_workflows.__file__).parent
+    calls = re.compile(r"""conf\.get\w*\(\s*"edl_workflows",\s*"(\w+)\"""")
+    read = {name for file in package.rglob("*.py") for name in calls.findall(file.read_text())}
+    config = get_provider_info()["config"]
+
+    assert set(config) == {"edl_workflows"}
+    assert set(config["edl_workflows"]["options"]) == read == {"settle_seconds"}
+    assert "edl-workflows" in dict(ProvidersManager().provider_configs)
 
 
 @pytest.mark.parametrize("given", ["dict", "text"])
