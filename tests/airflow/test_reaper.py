@@ -145,8 +145,9 @@ def test_an_adopted_job_is_no_orphan_any_more(
 def test_an_airflow_without_a_name_cancels_what_it_has_noted(
     connection: None, cluster: Cluster, run_id: str
 ) -> None:
-    """The uid of the job in the task's XCom shows that this very Airflow created the job, and no other with
-    the same DAG."""
+    """A run has exceeded its ``dagrun_timeout`` while no task waited for its job. By default, the reaper ends
+    the job: its uid in the task's XCom shows that this very Airflow created it, and no other with the same
+    DAG."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
     from sqlalchemy import update

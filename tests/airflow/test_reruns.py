@@ -50,6 +50,8 @@ STOPPED: dict[str, tuple[str, str]] = {
     "delete the run": ("reaper", "deleted"),
 }
 """What is done while the job runs, what ends the job, and how the run ends."""
+STOPPED_WHERE_MAPPED = ("mark `trained` failed", "mark `submit` failed", "delete the run")
+"""Rows that are also played with a mapped group; `SHAPES` has one for marked runs."""
 
 
 def pipeline(name: str, ends: str = "") -> DAG:
@@ -59,6 +61,20 @@ def pipeline(name: str, ends: str = "") -> DAG:
             job.wait(step=50, poke_interval=0.2) >> job.scale({"worker": 3})
         job.trained.poke_interval = 0.2
         job >> EmptyOperator(task_id="evaluate")
+    return dag
+
+
+def mapped_pipeline(name: str) -> DAG:
+    """The same job in a mapped group."""
+    with DAG(name, schedule=None, on_failure_callback=print, on_success_callback=print) as dag:
+
+        @task_group
+        def each(_name: str) -> None:
+            with job_group(manifest=elastic_job("mnist"), deferrable=False) as job:
+                job.wait(step=50, poke_interval=0.2) >> job.scale({"worker": 3})
+            job.trained.poke_interval = 0.2
+
+        each.expand(_name=["only"]) >> EmptyOperator(task_id="evaluate")
     return dag
 
 
@@ -93,24 +109,30 @@ def test_what_is_cleared_runs_again(row: str, cluster: Cluster, stand_in: StandI
     assert (uid(cluster) == before) is (expected == REUSED)
 
 
-@pytest.mark.parametrize("row", STOPPED)
-def test_what_is_stopped_leaves_no_job(row: str, cluster: Cluster, stand_in: StandIn) -> None:
+@pytest.mark.parametrize(
+    ("row", "is_mapped"),
+    [*((row, False) for row in STOPPED), *((row, True) for row in STOPPED_WHERE_MAPPED)],
+)
+def test_what_is_stopped_leaves_no_job(
+    row: str, is_mapped: bool, cluster: Cluster, stand_in: StandIn
+) -> None:
     """The teardown ends the job of a stopped run. If there is no teardown any more, the reaper does. The run
     ends as it was marked, or failed with its task, and the callback is the one of that end."""
     ender, expected = STOPPED[row]
-    dag = pipeline(f"stopped-{list(STOPPED).index(row)}")
-    run_id = dags.begin(dag, "training.scale")
+    make, group = (mapped_pipeline, "each.training") if is_mapped else (pipeline, "training")
+    dag = make(f"stopped-{list(STOPPED).index(row)}-{is_mapped}")
+    run_id = dags.begin(dag, f"{group}.scale")
     assert uid(cluster)
-    dags.set_state(dag, run_id, "training.trained", "running")
+    dags.set_state(dag, run_id, f"{group}.trained", "running")
     _, subject, *words = row.split(" ")
 
     states = {"run": "deleted"}
     if row == "delete the run":
         dags.delete_run(dag, run_id)
     elif subject.startswith("`"):
-        task_id = f"training.{subject.strip('`')}"
+        task_id = f"{group}.{subject.strip('`')}"
         if words[-1] == "failed":  # the marked task was still running, so the ones after it had not begun
-            dags.set_state(dag, run_id, "training.trained", None)
+            dags.set_state(dag, run_id, f"{group}.trained", None)
         dags.mark_task(dag, run_id, task_id, "failed" if words[-1] == "failed" else "success")
         states = dags.go_on(dag, run_id)
     else:

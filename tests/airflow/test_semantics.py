@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, Asset
+from airflow.sdk import DAG, Asset, task_group
 
 from edl_workflows.airflow.task_groups import checkpoint_migrate_restart
 from edl_workflows.airflow.task_groups import elastic_job as job_group
@@ -257,9 +257,11 @@ def test_the_teardown_ends_the_runs_own_job(
     assert set(jobs(cluster)) == {"by-hand", "ended"}
 
 
+@pytest.mark.parametrize("is_mapped", [False, True], ids=["plain", "mapped"])
 @MODES
 def test_a_submit_that_failed_after_its_work_leaves_no_job(
     deferrable: bool,
+    is_mapped: bool,
     connection: None,
     cluster: Cluster,
     stand_in: StandIn,
@@ -269,9 +271,17 @@ def test_a_submit_that_failed_after_its_work_leaves_no_job(
     spite of that, and finds the job without the submit's result; jobs of other tasks of the run stay."""
     monkeypatch.setattr(SubmitElasticJobOperator, "_cancel", lambda _self: None)  # as if it were killed
     monkeypatch.setattr(SubmitElasticJobOperator, "deliver", lambda _self, _context, _outputs: 1 / 0)
-    with DAG(f"lost-submit-{deferrable}", schedule=None) as dag:
-        with job_group(manifest=elastic_job("lost"), deferrable=deferrable):
-            pass
+    with DAG(f"lost-submit-{deferrable}-{is_mapped}", schedule=None) as dag:
+
+        @task_group(prefix_group_id=False)
+        def train(_name: str) -> None:
+            with job_group(manifest=elastic_job("lost"), deferrable=deferrable):
+                pass
+
+        if is_mapped:
+            train.expand(_name=["only"])
+        else:
+            train("only")
         SubmitElasticJobOperator(task_id="other", manifest=elastic_job("other"), wait_for_completion=False)
 
     run = dags.run(dag)
