@@ -42,9 +42,11 @@ LINEAGE = "events.jsonl"
 """OpenLineage's events of all rows."""
 
 Mode = Literal["deferred", "sync"]
-Shape = Literal["waits", "pipeline", "leaks", "leaves"]
-"""A task that waits for its job; one that does not, with a sensor, teardowns and a task behind, with a
-sensor, and alone."""
+Shape = Literal["waits", "pipeline", "mapped", "leaks", "leaves"]
+"""A task that waits for its job; one that does not, with a sensor, teardowns and a task behind, also in a
+mapped group, with a sensor, and alone."""
+PIPELINES = ("pipeline", "mapped")
+"""Shapes whose run is followed to its end."""
 Gone = Literal["", "by itself", "by the reaper"]
 When = Literal["now", "outage"]
 
@@ -53,7 +55,7 @@ import json
 from datetime import timedelta
 from pathlib import Path
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, Param, task_group
 from edl_workflows.operators import FailMarkedRunOperator
 from edl_workflows.operators.stages import CancelJobOperator
 from edl_workflows.operators.job import SubmitJobOperator
@@ -73,28 +75,40 @@ def manifest(name):
     role = {"replicas": 1, "restartPolicy": "Never", "template": {"spec": pod}}
     return {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "spec": {"tfReplicaSpecs": {"Worker": role}}}
 
-for row in json.loads((FOLDER / "rows.json").read_text()):
+def add_tasks(row, limit):
     name, shape, waits = row["name"], row["shape"], {"deferrable": row["deferrable"]}
+    train = SubmitJobOperator(
+        task_id="train", manifest=manifest(name), wait_for_completion=shape == "waits",
+        retries=row["retries"], on_kill_action=row["on_kill_action"], completion_timeout=limit, **waits,
+    )
+    if shape in ("waits", "leaves"):
+        return
+    job = "{{ ti.xcom_pull(task_ids='train', map_indexes=ti.map_index)['name'] }}"
+    trained = JobSensor(task_id="trained", poke_interval=2, name=job, kind="TFJob", **waits)
+    train >> trained
+    if shape != "leaks":
+        cancel = CancelJobOperator(task_id="cancel", kind="TFJob", **waits).as_teardown(setups=train)
+        watcher = FailMarkedRunOperator(task_id="watcher").as_teardown(
+            setups=train, on_failure_fail_dagrun=True
+        )
+        trained >> cancel >> watcher
+
+for row in json.loads((FOLDER / "rows.json").read_text()):
+    name, shape = row["name"], row["shape"]
     limit = timedelta(seconds=row["seconds"]) if row["seconds"] else None
-    run_limit = limit if shape == "pipeline" else None
+    run_limit = limit if shape in ("pipeline", "mapped") else None
     delay = {"retry_delay": timedelta(seconds=1)}
     with DAG(name, schedule=None, dagrun_timeout=run_limit, default_args=delay) as dag:
-        train = SubmitJobOperator(
-            task_id="train", manifest=manifest(name), wait_for_completion=shape == "waits",
-            retries=row["retries"],
-            on_kill_action=row["on_kill_action"], completion_timeout=None if run_limit else limit, **waits,
-        )
-        if shape in ("pipeline", "leaks"):
-            job = {"name": train.output["name"], "kind": "TFJob"}
-            trained = JobSensor(task_id="trained", poke_interval=2, **job, **waits)
-            train >> trained
+        if shape == "mapped":
+            @task_group(prefix_group_id=False)
+            def each(one, row=row):
+                add_tasks(row, None)
+
+            each.expand(one=["only"]) >> EmptyOperator(task_id="after")
+        else:
+            add_tasks(row, None if run_limit else limit)
         if shape == "pipeline":
-            cancel = CancelJobOperator(task_id="cancel", kind="TFJob", **waits).as_teardown(setups=train)
-            watcher = FailMarkedRunOperator(task_id="watcher").as_teardown(
-                setups=train, on_failure_fail_dagrun=True
-            )
-            trained >> cancel >> watcher
-            trained >> EmptyOperator(task_id="after")
+            dag.get_task("trained") >> EmptyOperator(task_id="after")
     globals()[name.replace("-", "_")] = dag
 
 with DAG("reaper", schedule=None, params={"report_only": Param(True, type="boolean")}):
@@ -256,6 +270,8 @@ def rows_of(mode: Mode) -> list[Row]:
         Row("killed-but-kept", mode, unheard(mark_failed), "outage", on_kill_action="keep"),
         Row("pipeline-run-failed", mode, fail_run, gone="by itself", shape="pipeline"),
         Row("pipeline-run-out-of-time", mode, outlive, gone="by itself", shape="pipeline", seconds=3600),
+        Row("mapped-run-failed", mode, fail_run, gone="by itself", shape="mapped"),
+        Row("mapped-run-out-of-time", mode, outlive, gone="by itself", shape="mapped", seconds=3600),
         Row("leaking-run-failed", mode, fail_run, gone="by itself", shape="leaks"),
         Row("left-by-a-run-that-succeeded", mode, nothing, shape="leaves"),
     ]  # fmt: skip
@@ -321,7 +337,7 @@ class Matrix:
 
     def _await_end(self, row: Row) -> None:
         self.await_that(lambda: self.job(row) is None, lambda: f"the end of the job of {row.name}")
-        if row.shape == "pipeline":
+        if row.shape in PIPELINES:
             self.await_that(
                 lambda: self._run_state(row) in ("success", "failed"), lambda: f"{row.name}'s run"
             )
@@ -430,7 +446,8 @@ class Matrix:
         if row.mode == "deferred":
             # A trigger that no triggerer has begun is not told of a kill: the rows of the outage are about
             # that.
-            log = f"home/logs/dag_id={row.name}/**/task_id={row.waiting_task}/attempt={attempt}.log.trigger.*"
+            task = f"home/logs/dag_id={row.name}/**/task_id={row.waiting_task}"
+            log = f"{task}/**/attempt={attempt}.log.trigger.*"
             self.await_that(lambda: any(self.folder.glob(log)), lambda: f"a trigger of {row.name}")
 
     @contextlib.contextmanager
