@@ -114,7 +114,7 @@ async def await_line(ti: Any, text: str) -> None:
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(WRITTEN_SECONDS):
-            while not await asyncio.to_thread(_has_line, ti, text.encode()):  # noqa: ASYNC110 - no event tells it
+            while not await asyncio.to_thread(_has_line, ti, text.encode()):  # noqa: ASYNC110
                 await asyncio.sleep(_LOOK_SECONDS)
 
 
