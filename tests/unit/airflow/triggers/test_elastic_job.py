@@ -17,7 +17,7 @@ from airflow.triggers.base import TriggerEvent
 from asgiref.sync import async_to_sync
 
 from edl_workflows.airflow import triggers as module
-from edl_workflows.airflow.hooks import kills
+from edl_workflows.airflow.hooks import kills, written_logs
 from edl_workflows.airflow.hooks.elastic_job import ElasticJobHook
 from edl_workflows.airflow.hooks.task_object import TaskObject
 from edl_workflows.airflow.hooks.task_state import DELETED
@@ -348,8 +348,8 @@ def test_the_event_waits_for_the_log(
     def info(text: str, *arguments: Any) -> None:
         lines.append(text % arguments if arguments else text)
 
-    monkeypatch.setattr(module.written_logs, "await_line", await_line)
-    monkeypatch.setattr(module.written_logs, "take_over_lines", lambda _ti: {})
+    monkeypatch.setattr(written_logs, "await_line", await_line)
+    monkeypatch.setattr(written_logs, "take_over_lines", lambda _ti: {})
     monkeypatch.setattr(ElasticJobTrigger, "log", SimpleNamespace(info=info, warning=info))
     handle = begun(cluster, "Succeeded")
 
@@ -379,8 +379,8 @@ def test_requests_to_airflow_run_in_the_triggerers_loop(
 
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", requesting(lambda **_query: {}))
     monkeypatch.setattr(ElasticJobHook, "get_connection", requesting(ElasticJobHook.get_connection))
-    monkeypatch.setattr(module.written_logs, "take_over_lines", requesting(lambda _ti: {}))
-    monkeypatch.setattr(module.written_logs, "await_line", AsyncMock())
+    monkeypatch.setattr(written_logs, "take_over_lines", requesting(lambda _ti: {}))
+    monkeypatch.setattr(written_logs, "await_line", AsyncMock())
     made = trigger(server, begun(cluster, "Succeeded"), logs={})
 
     async def scenario() -> set[bool]:
