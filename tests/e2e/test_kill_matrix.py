@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.kill_matrix import PIPELINES, Matrix, Row, played, rows_of
+from tests.e2e.kill_matrix import PIPELINES, Matrix, Row, has_lineage, played, rows_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.airflow, pytest.mark.timeout(2400)]
 
@@ -51,6 +51,13 @@ def test_row(name: str, matrix: Matrix) -> None:
     )
     kept = "kept" if not row.attempt else ""
     assert found.reported == {"": kept, "by itself": "", "by the reaper": "orphaned"}[row.gone]
+    if has_lineage():
+        check_lineage(row, matrix)
+
+
+def check_lineage(row: Row, matrix: Matrix) -> None:
+    """Check the OpenLineage events of a row's job."""
+    found = matrix.found[row.name]
     told = matrix.lineage(row)
     assert {event["run"]["runId"] for event in told} == {found.uid}, "the run of the job stays the same"
     parents = {
