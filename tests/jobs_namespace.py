@@ -155,7 +155,8 @@ class JobsNamespace:
 
     def decide(self, kind: str, name: str) -> Actions:
         """Decide about an object as the controller's loop does: again after each create that failed."""
-        job_kind, manifest = kinds.kind_of(kind), self.objects[kind, name]
+        job_kind = kinds.kind_of(kind)
+        manifest = job_kind.source.keep(self.objects[kind, name])
         if self.settings.network_policies:
             job_kind = job_kind.isolated()
         observed = self.observe(job_kind, manifest)

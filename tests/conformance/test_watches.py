@@ -1,5 +1,6 @@
 """Watches: order, versions, selectors, bookmarks, expiry."""
 
+import json
 import threading
 from collections.abc import Callable
 
@@ -177,3 +178,22 @@ def test_table_events(api: Api, wpath: str, widget: MakeWidget) -> None:
 
     assert '"kind":"Table"' in line
     assert '"ADDED"' in line
+
+
+def test_metadata_events(api: Api, core: str) -> None:
+    """The events of a watch of metadata have no content of the objects."""
+    made = api.post(
+        f"{core}/secrets", {"metadata": {"name": "a", "labels": {"a": "b"}}, "data": {"x": "eA=="}}
+    )
+    api.delete(f"{core}/secrets/a")
+    before = int(made["metadata"]["resourceVersion"]) - 1
+    accept = {"accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}
+    parameters = {"watch": "true", "timeoutSeconds": "1", "resourceVersion": str(before)}
+    lines = api.http.get(f"{core}/secrets", params=parameters, headers=accept).text.splitlines()
+    events = [json.loads(line) for line in lines]
+
+    assert [event["type"] for event in events][:2] == ["ADDED", "DELETED"]
+    for event in events:
+        assert event["object"]["kind"] == "PartialObjectMetadata"
+        assert event["object"].keys() == {"apiVersion", "kind", "metadata"}
+    assert events[0]["object"]["metadata"]["labels"] == {"a": "b"}

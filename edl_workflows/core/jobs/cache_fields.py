@@ -5,7 +5,7 @@ each.
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from edl_workflows.core.kubernetes.pod_state import OWN_CONTAINER
@@ -24,9 +24,41 @@ _SHORT = 64
 
 
 def keep_whole(obj: Mapping[str, Any]) -> Object:
-    """All but ``managedFields``, half of an object's size."""
+    """All but ``managedFields``, half of an object's size, and a job's history, most of its status."""
+    return keep_status(obj, lambda field: field != "history")
+
+
+def keep_status(obj: Mapping[str, Any], is_kept: Callable[[str], bool]) -> Object:
+    """All but ``managedFields``, and of the status only some fields.
+
+    Args:
+        obj: the object.
+        is_kept: whether to keep a field of the status.
+    """
     metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
-    return _shared({**obj, "metadata": metadata})  # type: ignore[no-any-return]  # a map gives a map
+    kept = {**obj, "metadata": metadata}
+    if isinstance(status := obj.get("status"), Mapping):
+        kept["status"] = {key: value for key, value in status.items() if is_kept(key)}
+    return _shared(kept)  # type: ignore[no-any-return]  # a map gives a map
+
+
+def differ(new: Mapping[str, Any], old: Mapping[str, Any], silent: Collection[str] = ()) -> bool:
+    """Whether two states of an object differ in more than the resourceVersion and silent fields.
+
+    Args:
+        new: the newest state, as a cache keeps it.
+        old: the state before.
+        silent: fields of the status that are not compared.
+    """
+    return _compared(new, silent) != _compared(old, silent)
+
+
+def _compared(obj: Mapping[str, Any], silent: Collection[str]) -> Object:
+    metadata = {key: value for key, value in obj["metadata"].items() if key != "resourceVersion"}
+    compared = {**obj, "metadata": metadata}
+    if silent and isinstance(status := obj.get("status"), Mapping):
+        compared["status"] = {key: value for key, value in status.items() if key not in silent}
+    return compared
 
 
 def keep_head(obj: Mapping[str, Any]) -> Object:

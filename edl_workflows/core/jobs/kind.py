@@ -56,6 +56,7 @@ class Source:
         rights: subresource ("" for the object itself) → the verbs that the controller uses on it; its role is
             made from these (`edl_workflows.pipelines.install.rbac`).
         keep: reduces an object to the parts that the cache keeps and decisions see.
+        silent: fields of the status that decisions read, but whose changes ask for none.
     """
 
     api: ApiResource
@@ -63,6 +64,22 @@ class Source:
     selector: str = ""
     rights: tuple[tuple[str, tuple[str, ...]], ...] = (("", WATCH_VERBS),)
     keep: Callable[[Manifest], dict[str, Any]] = cache_fields.keep_whole
+    silent: tuple[str, ...] = ()
+
+    @property
+    def metadata_only(self) -> bool:
+        """Whether the API server need not send more than the objects' metadata."""
+        return self.keep is cache_fields.keep_head
+
+    def asks_for_decision(self, new: Manifest, old: Manifest) -> bool:
+        """Whether a change of an object can change a decision. The cache takes each new state in any case, so
+        that a write carries the newest resourceVersion.
+
+        Args:
+            new: the newest state, as `keep` returns it.
+            old: the state before.
+        """
+        return cache_fields.differ(new, old, self.silent)
 
     def selects(self, manifest: Manifest) -> bool:
         """Whether the selector matches an object of this resource type."""
@@ -356,17 +373,24 @@ def made_with_label(key: str) -> Callable[[Manifest, Observed], bool]:
     return lambda pod, _observed: bool(manifests.get_label(pod, key))
 
 
-def job_source(api: ApiResource, *verbs: str) -> Source:
+def job_source(
+    api: ApiResource,
+    *verbs: str,
+    keep: Callable[[Manifest], dict[str, Any]] = cache_fields.keep_whole,
+    silent: tuple[str, ...] = (),
+) -> Source:
     """The source of a job kind's own objects.
 
     Args:
         api: the kind.
         verbs: the controller's verbs on them besides list and watch, as ``delete``.
+        keep: see `Source`.
+        silent: see `Source`.
     """
     # finalizers: children have blockOwnerDeletion, which the admission plugin
     # OwnerReferencesPermissionEnforcement allows only to those who may update the owner's finalizers.
     rights = (("", (*WATCH_VERBS, *verbs)), ("status", ("patch",)), ("finalizers", ("update",)))
-    return Source(api, job_by_name, rights=rights)
+    return Source(api, job_by_name, rights=rights, keep=keep, silent=silent)
 
 
 JOB_NETWORK_POLICIES = Source(

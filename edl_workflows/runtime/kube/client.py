@@ -17,7 +17,7 @@ from edl_workflows.core.kubernetes.api import ApiResource
 from edl_workflows.runtime.kube import resources, transport
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.errors import ExpiredError
-from edl_workflows.runtime.kube.resources import Object, Scope
+from edl_workflows.runtime.kube.resources import JSON, Object, Scope
 from edl_workflows.runtime.kube.transport import ApiRequest
 
 PAGE_SIZE = 500
@@ -92,12 +92,18 @@ def find(cluster: Cluster, resource: ApiResource, name: str, namespace: str | No
 
 
 def find_listed(
-    cluster: Cluster, resource: ApiResource, name: str, namespace: str | None = None
+    cluster: Cluster,
+    resource: ApiResource,
+    name: str,
+    namespace: str | None = None,
+    *,
+    metadata_only: bool = False,
 ) -> Object | None:
     """As `find`, by a LIST of one: who watches a kind needs no further right for it."""
     where = _namespace(cluster, resource, namespace)
-    listed = list_objects(cluster, Scope(resource, where, field_selector=f"metadata.name={name}"))
-    return next(iter(listed.items), None)
+    own = f"metadata.name={name}"
+    scope = Scope(resource, where, field_selector=own, metadata_only=metadata_only)
+    return next(iter(list_objects(cluster, scope).items), None)
 
 
 def list_objects(cluster: Cluster, scope: Scope, page_size: int = PAGE_SIZE) -> ObjectList:
@@ -110,8 +116,7 @@ def list_objects(cluster: Cluster, scope: Scope, page_size: int = PAGE_SIZE) -> 
         pages = list(_pages(cluster, scope, page_size))
     except ExpiredError:  # the list took longer than the server keeps its continue token: all at once then
         pages = list(_pages(cluster, scope, 0))
-    kind = {"apiVersion": scope.resource.api_version, "kind": scope.resource.kind}
-    items = [kind | item for page in pages for item in page.get("items") or []]
+    items = [scope.name_kind(item) for page in pages for item in page.get("items") or []]
     return ObjectList(items, pages[-1].get("metadata", {}).get("resourceVersion", ""))
 
 
@@ -123,9 +128,15 @@ def _pages(cluster: Cluster, scope: Scope, page_size: int) -> Iterator[Object]:
             query.append(("limit", str(page_size)))
         if token:
             query.append(("continue", token))
-        page = _send(
-            cluster, ApiRequest("list", scope.resource.plural, scope.path, f"list {scope}", tuple(query))
+        request = ApiRequest(
+            "list",
+            scope.resource.plural,
+            scope.path,
+            f"list {scope}",
+            tuple(query),
+            accept=scope.accept("PartialObjectMetadataList"),
         )
+        page = _send(cluster, request)
         yield page
         token = (page.get("metadata") or {}).get("continue") or ""
         if not token:
@@ -291,7 +302,7 @@ def _request(
     namespace: str | None,
     subresource: str = "",
     body: dict[str, Any] | None = None,
-    content_type: str = transport.JSON,
+    content_type: str = JSON,
 ) -> ApiRequest:
     if not name:  # the collection's path: a DELETE there deletes all objects
         raise InvalidError(f"cannot {verb} {resource.kind}: it has no name; give one")

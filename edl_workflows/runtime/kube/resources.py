@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.kubernetes.api import (
@@ -53,6 +53,7 @@ __all__ = [
     "version_of",
 ]
 
+JSON = "application/json"
 ALL_NAMESPACES = ""
 """Stands for all namespaces when listing or watching."""
 
@@ -138,12 +139,14 @@ class Scope:
         resource: the kind.
         namespace: a namespace, or `ALL_NAMESPACES`.
         label_selector, field_selector: as kubectl's ``-l`` and ``--field-selector``.
+        metadata_only: whether the server sends nothing but the objects' metadata (``PartialObjectMetadata``).
     """
 
     resource: ApiResource
     namespace: str = ALL_NAMESPACES
     label_selector: str = ""
     field_selector: str = ""
+    metadata_only: bool = False
 
     @property
     def path(self) -> str:
@@ -155,6 +158,20 @@ class Scope:
         """Query parameters of the selectors."""
         pairs = (("labelSelector", self.label_selector), ("fieldSelector", self.field_selector))
         return [(name, value) for name, value in pairs if value]
+
+    def accept(self, kind: Literal["PartialObjectMetadata", "PartialObjectMetadataList"]) -> str:
+        """The ``Accept`` header of a request.
+
+        Args:
+            kind: what to ask for if only the metadata is needed: the list for a LIST, one object for a WATCH.
+        """
+        return f"{JSON};as={kind};g=meta.k8s.io;v=v1" if self.metadata_only else JSON
+
+    def name_kind(self, obj: Object) -> Object:
+        """An object of an answer, with the ``apiVersion`` and ``kind`` of the resource: built-in objects in
+        lists have none, and of metadata alone they say only that it is metadata."""
+        kind = {"apiVersion": self.resource.api_version, "kind": self.resource.kind}
+        return {**obj, **kind} if self.metadata_only else {**kind, **obj}
 
     def __str__(self) -> str:
         where = f"namespace {self.namespace}" if self.namespace else "all namespaces"

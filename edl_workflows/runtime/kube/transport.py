@@ -14,8 +14,8 @@ import stamina
 from edl_workflows.core.exceptions import EdlError
 from edl_workflows.runtime.kube import errors
 from edl_workflows.runtime.kube.connect import Cluster, RequestRecord
+from edl_workflows.runtime.kube.resources import JSON
 
-JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 
 CONNECT_SECONDS = 5.0
@@ -35,6 +35,7 @@ class ApiRequest:
         query: query parameters.
         body: JSON body.
         content_type: the body's.
+        accept: the answer's; see `Scope.accept`.
         idempotent: whether it may be sent again if the connection breaks before the answer.
         read_seconds: how long to wait for bytes of the answer; None for the cluster's policy.
     """
@@ -46,6 +47,7 @@ class ApiRequest:
     query: tuple[tuple[str, str], ...] = ()
     body: Any = None
     content_type: str = JSON
+    accept: str = JSON
     idempotent: bool = True
     read_seconds: float | None = None
 
@@ -140,7 +142,7 @@ def _call(cluster: Cluster, request: ApiRequest) -> Any:
             request.path,
             _METHODS[request.verb],
             query_params=list(request.query),
-            header_params={"Accept": JSON, "Content-Type": request.content_type},
+            header_params={"Accept": request.accept, "Content-Type": request.content_type},
             body=request.body,
             auth_settings=["BearerToken"],
             _preload_content=False,

@@ -62,8 +62,15 @@ class WatchStream:
             ("timeoutSeconds", str(kept)),
         )
         self._action = f"watch {scope}"
+        self._scope = scope
         request = ApiRequest(
-            "watch", scope.resource.plural, scope.path, self._action, query, read_seconds=kept + 15.0
+            "watch",
+            scope.resource.plural,
+            scope.path,
+            self._action,
+            query,
+            accept=scope.accept("PartialObjectMetadata"),
+            read_seconds=kept + 15.0,
         )
         self._lines = LineStream(cluster, request)
         self.close = self._lines.close
@@ -77,18 +84,17 @@ class WatchStream:
         """
         for line in self._lines:
             if line and not self._lines.closed:  # the last line of a closed watch may be a part of one
-                yield _parse(line, self._action)
+                yield self._parse(line)
 
-
-def _parse(line: bytes, action: str) -> StreamedEvent:
-    try:
-        event = json.loads(line)
-        if event["type"] == "ERROR":
-            raise errors.of_status(event["object"], action)
-        version = event["object"]["metadata"]["resourceVersion"]
-        return StreamedEvent(EventType(event["type"]), event["object"], version)
-    except (ValueError, KeyError, TypeError) as error:
-        text = line[:200].decode("utf-8", "replace")
-        raise UnavailableError(
-            f"cannot {action}: the server sent no event but {text!r}; watching anew"
-        ) from error
+    def _parse(self, line: bytes) -> StreamedEvent:
+        try:
+            event = json.loads(line)
+            if event["type"] == "ERROR":
+                raise errors.of_status(event["object"], self._action)
+            version = event["object"]["metadata"]["resourceVersion"]
+            return StreamedEvent(EventType(event["type"]), self._scope.name_kind(event["object"]), version)
+        except (ValueError, KeyError, TypeError) as error:
+            text = line[:200].decode("utf-8", "replace")
+            raise UnavailableError(
+                f"cannot {self._action}: the server sent no event but {text!r}; watching anew"
+            ) from error

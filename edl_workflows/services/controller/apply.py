@@ -148,8 +148,9 @@ class Applier:
         Raises:
             ConflictError: it has been deleted meanwhile.
         """
-        name = manifest["metadata"]["name"]
-        existing = client.find_listed(self._cluster, resources.of_manifest(manifest), name, group.namespace)
+        name, resource = manifest["metadata"]["name"], resources.of_manifest(manifest)
+        head = self._world.reads_metadata_only(resource)
+        existing = client.find_listed(self._cluster, resource, name, group.namespace, metadata_only=head)
         if existing is None:
             raise ConflictError(f"{manifest['kind']} {group.namespace}/{name} came and went; trying again")
         return existing

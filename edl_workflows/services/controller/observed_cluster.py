@@ -17,6 +17,7 @@ from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
 from edl_workflows.runtime.kube.informer import Informer
 from edl_workflows.runtime.kube.informer_group import InformerGroup
 from edl_workflows.runtime.kube.resources import ApiResource, Object, Scope, key_of
+from edl_workflows.runtime.kube.watch import EventType
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +54,8 @@ class ObservedCluster(InformerGroup):
         namespace: the watched namespace, or `ALL_NAMESPACES`.
         sources: what to watch.
         definitions: those of the sources' resources that have a definition of ours.
-        on_change: called with each group in which something changed, from an informer's thread.
+        on_change: called with each group in which something changed that decisions read, from an informer's
+            thread.
         report: see `InformerGroup`.
     """
 
@@ -110,6 +112,11 @@ class ObservedCluster(InformerGroup):
         thread."""
         self._by_source[source].on_change(listener)
 
+    def reads_metadata_only(self, resource: ApiResource) -> bool:
+        """Whether decisions read only the metadata of a resource's objects."""
+        sources = self._sources.get((resource.api_version, resource.kind), ())
+        return bool(sources) and all(source.metadata_only for source in sources)
+
     def wrote(self, obj: Object) -> None:
         """Put an object that we have written into the cache, as the server returned it."""
         for source in self._sources_of(obj):
@@ -146,14 +153,20 @@ class ObservedCluster(InformerGroup):
         return [s for s in sources if s.selects(obj) and group_of(s, obj) is not None]
 
     def _informer(self, cluster: ClusterSource, namespace: str, source: Source) -> Informer:
-        scope = Scope(source.api, namespace, label_selector=source.selector)
+        scope = Scope(
+            source.api, namespace, label_selector=source.selector, metadata_only=source.metadata_only
+        )
 
         def index(obj: Object) -> list[str]:
             group = group_of(source, obj)
             return [str(group)] if group is not None else []
 
         def changed(change: ObjectChange) -> None:
-            states = (change.object, change.old) if change.old is not None else (change.object,)
+            new, old = change.object, change.old
+            modified = change.type is EventType.MODIFIED
+            if modified and old is not None and not source.asks_for_decision(new, old):
+                return
+            states = (new,) if old is None else (new, old)
             for group in {group_of(source, state) for state in states}:
                 if group is not None:
                     self._notify(group)

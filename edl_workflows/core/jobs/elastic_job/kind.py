@@ -9,6 +9,7 @@ from edl_workflows.core.jobs.actions import Manifest, Observed
 from edl_workflows.core.jobs.elastic_job import scaling
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob, ElasticJobPhase, ElasticJobStatus
 from edl_workflows.core.jobs.elastic_job.reconcile import reconcile
+from edl_workflows.core.jobs.elastic_job.status import OWNED
 from edl_workflows.core.jobs.kind import CREATE_VERBS, Kind, Source, job_by_label, job_source
 from edl_workflows.core.jobs.view import Checkpoint, FailedPod, JobPhase, JobView, Progress, view_of
 from edl_workflows.core.kubernetes import api, names
@@ -103,7 +104,18 @@ def _made_here(pod: Manifest, observed: Observed) -> bool:
     return any(manifests.owner_of(child).get("uid") == job for child in stored)
 
 
-ELASTIC_JOBS = job_source(api.ELASTIC_JOBS, "delete")
+_STATUS = frozenset((*OWNED, "replacements", "checkpoint", "failure", "warnings"))
+"""The fields of a job's status that decisions read. The master writes the last three, and others more often.
+"""
+
+
+def _keep_job(job: Manifest) -> dict[str, Any]:
+    """A job without what only people and pipelines read: progress, speeds, the time account."""
+    return cache_fields.keep_status(job, _STATUS.__contains__)
+
+
+# The time of the last save is read when pods are told to end: a new checkpoint asks for no decision.
+ELASTIC_JOBS = job_source(api.ELASTIC_JOBS, "delete", keep=_keep_job, silent=("checkpoint",))
 SCALE_PLANS = Source(
     api.SCALE_PLANS,
     _by_owner_job,
