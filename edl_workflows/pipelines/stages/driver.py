@@ -26,6 +26,7 @@ from edl_workflows.pipelines.waiting.job_log import (
     describe_details,
     describe_state,
 )
+from edl_workflows.pipelines.waiting.news import is_news
 from edl_workflows.pipelines.waiting.observed import ObservedObject, read_object
 from edl_workflows.pipelines.waiting.outputs import Outputs
 from edl_workflows.pipelines.waiting.ownership import resource_of
@@ -44,6 +45,7 @@ from edl_workflows.runtime.kube.connect import CallPolicy, Cluster, ClusterSourc
 from edl_workflows.runtime.kube.resources import ALL_NAMESPACES, Object, Scope, version_of
 from edl_workflows.runtime.kube.shared import (
     SHARED,
+    IsNews,
     LoopWaiting,
     State,
     States,
@@ -103,14 +105,18 @@ class GoalWait:
         object."""
         return state is None and bool(self._handle.uid)
 
+    def is_current(self, state: Object) -> bool:
+        """Whether a state is not older than the beginning of the stage."""
+        return version_of(state) >= self._handle.version
+
     def confirm(self, source: ClusterSource) -> Object | None:
         """The object as the API server has it now."""
         return _find(source.connect(), self._handle)
 
     def take(self, state: Object | None) -> StageEnd | None:
         """Evaluate the next state; None to keep waiting."""
-        if state is not None and version_of(state) < self._handle.version:
-            return None  # older than the beginning of the stage
+        if state is not None and not self.is_current(state):
+            return None
         result = self._evaluate(state)
         return None if isinstance(result, InProgress) else result
 
@@ -237,10 +243,11 @@ def wait_for_goal(
             run yet; None for no limit.
         observe: called with each state of the object, progress included.
     """
+    news = None if observe is not observe_nothing else partial(is_news, handle)
     # The object alone, so that rights to it suffice.
     scope = Scope(resource_of(handle.kind), handle.namespace, field_selector=f"metadata.name={handle.name}")
     wait = GoalWait(handle, deadline, queue_deadline, notify, observe)
-    return run_blocking(_wait_for_end(source, handle, wait, scope, ThreadWaiting()))
+    return run_blocking(_wait_for_end(source, handle, wait, scope, ThreadWaiting(), news))
 
 
 async def await_goal(
@@ -269,7 +276,7 @@ async def await_goal(
     wait = GoalWait(handle, deadline, queue_deadline, notify, observe)
     # Not the object alone: all waits in the namespace share one watch.
     scope = Scope(resource_of(handle.kind), ALL_NAMESPACES if everywhere else handle.namespace)
-    return await _wait_for_end(source, handle, wait, scope, LoopWaiting(), logs)
+    return await _wait_for_end(source, handle, wait, scope, LoopWaiting(), partial(is_news, handle), logs)
 
 
 async def _wait_for_end(
@@ -278,10 +285,11 @@ async def _wait_for_end(
     wait: GoalWait,
     scope: Scope,
     waiting: Waiting,
+    news: IsNews | None,
     logs: TrainingLogs | None = None,
 ) -> StageEnd:
     async with logs.streaming() if logs is not None else nullcontext():
-        with SHARED.states(source, scope, handle.name, waiting, handle.namespace) as states:
+        with SHARED.states(source, scope, handle.name, waiting, handle.namespace, news) as states:
             end: StageEnd | None = None
             while end is None:
                 try:
@@ -296,7 +304,7 @@ async def _wait_for_end(
 
 
 async def _next_state(source: ClusterSource, states: States, wait: GoalWait, waiting: Waiting) -> State:
-    """The next state; the reminders that become due before it are written.
+    """The next state to evaluate: one that was delivered, or the newest one when a reminder is due.
 
     Raises:
         TimeoutError: a deadline has passed.
@@ -308,6 +316,9 @@ async def _next_state(source: ClusterSource, states: States, wait: GoalWait, wai
         except TimeoutError:
             if not wait.seconds_left:
                 raise
+            newest = states.newest  # with progress that was no news
+            if newest is not None and wait.is_current(newest):
+                return newest
             wait.remind()
         else:
             return await _confirm(source, wait, waiting) if wait.must_confirm(state) else state

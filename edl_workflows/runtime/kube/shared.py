@@ -38,14 +38,17 @@ of training."""
 T = TypeVar("T")
 State = Object | None
 """The current state of an object; None while it does not exist."""
+IsNews = Callable[[Object, Object], bool]
+"""Whether a waiter needs the new state of an object after the one before."""
 
 
 @dataclass(eq=False)
 class _Waiter:
-    """One subscription, and the function that receives its states."""
+    """One subscription, the function that receives its states, and which changes it needs."""
 
     key: ObjectKey
     deliver: Callable[[State | EdlError], None]
+    is_news: IsNews | None
 
 
 @dataclass(eq=False)
@@ -75,9 +78,11 @@ class _Watch:
         if not self.informer.synced:
             return  # `deliver_list` reports all states when the list is complete
         state = None if change.type is EventType.DELETED else change.object
+        old = change.old
         with self.lock:
             for waiter in self.waiters.get(change.key, ()):
-                waiter.deliver(state)
+                if waiter.is_news is None or state is None or old is None or waiter.is_news(state, old):
+                    waiter.deliver(state)
 
     def deliver_list(self) -> None:
         with self.lock:
@@ -173,8 +178,9 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
 class States:
     """The states of one object."""
 
-    def __init__(self, informer: Informer, waiting: Waiting) -> None:
+    def __init__(self, informer: Informer, key: ObjectKey, waiting: Waiting) -> None:
         self._informer = informer
+        self._key = key
         self._waiting = waiting
         self._states: deque[State | EdlError] = deque(maxlen=BACKLOG)
 
@@ -182,6 +188,11 @@ class States:
     def last_error(self) -> EdlError | None:
         """Why the watch is down at the moment, for the message of a deadline; None while it is up."""
         return self._informer.last_error
+
+    @property
+    def newest(self) -> State:
+        """The present state, whether or not it was delivered; None also before the first list."""
+        return self._informer.cache.get(self._key)
 
     async def next(self, seconds: float | None = None) -> State:
         """The next state.
@@ -222,7 +233,13 @@ class SharedWatches:
 
     @contextmanager
     def states(
-        self, source: ClusterSource, scope: Scope, name: str, waiting: Waiting, namespace: str = ""
+        self,
+        source: ClusterSource,
+        scope: Scope,
+        name: str,
+        waiting: Waiting,
+        namespace: str = "",
+        is_news: IsNews | None = None,
     ) -> Generator[States]:
         """Subscribe to one object. This never blocks.
 
@@ -233,10 +250,13 @@ class SharedWatches:
             name: the object's.
             waiting: how the states are waited for.
             namespace: the object's, needed if the scope is all namespaces.
+            is_news: called in the watch's thread with each change of the object; a state that is no news is
+                not delivered. None: each state is.
         """
         watch = self._enter(source, scope)
-        states = States(watch.informer, waiting)
-        waiter = _Waiter(ObjectKey(scope.namespace or namespace, name), states.deliver)
+        key = ObjectKey(scope.namespace or namespace, name)
+        states = States(watch.informer, key, waiting)
+        waiter = _Waiter(key, states.deliver, is_news)
         watch.add(waiter)
         try:
             yield states

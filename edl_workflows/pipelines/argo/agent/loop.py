@@ -21,6 +21,7 @@ from edl_workflows.pipelines.argo.agent.tasks import (
     OpenTask,
     TaskKey,
     WorkflowKey,
+    asks_for_turn,
     has_ended,
     open_tasks,
     workflow_of,
@@ -82,7 +83,7 @@ class AgentLoop:
                 loop.call_soon_threadsafe(self._wake.set)
 
         task_sets = self._context.task_sets
-        task_sets.on_change(lambda _change: wake())
+        task_sets.on_change(lambda change: wake() if asks_for_turn(change) else None)
         task_sets.on_sync(wake)
         task_sets.start()
         try:

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 from edl_workflows.pipelines.argo.api import COMPLETED_LABEL
 from edl_workflows.pipelines.argo.plugin_task import PLUGIN
+from edl_workflows.runtime.kube.cache import ObjectChange
 from edl_workflows.runtime.kube.resources import Object, ObjectKey, key_of, version_of
+from edl_workflows.runtime.kube.watch import EventType
 
 OPEN_INDEX = "open"
 """Name of a cache index, and its only key: the task sets with open tasks."""
@@ -93,6 +95,20 @@ def open_tasks(task_set: Mapping[str, Any]) -> dict[TaskKey, OpenTask]:
 def is_result(entry: Mapping[str, Any] | None) -> bool:
     """Whether an entry of ``status.nodes`` is a step's result rather than a message about a waiting step."""
     return entry is not None and entry.get("phase") != PENDING
+
+
+def asks_for_turn(change: ObjectChange) -> bool:
+    """Whether a change of a task set can change what the agent does: other tasks are open or answered, or the
+    workflow has ended. A message about a waiting step changes nothing."""
+    modified = change.type is EventType.MODIFIED
+    return not modified or _decided_by(change.object) != _decided_by(change.old)
+
+
+def _decided_by(task_set: Object | None) -> tuple[Any, ...]:
+    if task_set is None:
+        return ()
+    tasks = {key: (task.body, task.reported) for key, task in open_tasks(task_set).items()}
+    return workflow_of(task_set), has_ended(task_set), tasks
 
 
 def index_open(task_set: Object) -> tuple[str, ...]:

@@ -1,10 +1,13 @@
 """What a controller's cache keeps of objects."""
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from edl_workflows.core.jobs import cache_fields, manifests
+from edl_workflows.core.jobs.elastic_job.kind import ELASTIC_JOBS
 from edl_workflows.core.kubernetes import pod_state
 
 POD: dict[str, Any] = {
@@ -74,3 +77,31 @@ def test_whole_objects_lose_only_bookkeeping() -> None:
         "metadata": {k: v for k, v in POD["metadata"].items() if k != "managedFields"},
     }
     assert "managedFields" in POD["metadata"]
+
+
+def _count_calls(function: Callable[[Any], object], argument: object) -> int:
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        function(argument)
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+@pytest.mark.parametrize("keep", [cache_fields.keep_whole, ELASTIC_JOBS.keep])
+def test_event_of_a_job_costs_the_same_with_a_long_history(keep: Callable[[Any], object]) -> None:
+    """A cache keeps no history, and doesn't walk it: 100 points of history cost an event not one call more
+    than no points."""
+    job = {**POD, "status": {"phase": "Running", "history": []}}
+    points = [{"time": "2026-01-01T00:00:00Z", "step": step, "nodes": {"worker": 2}} for step in range(100)]
+    long = {**POD, "status": {"phase": "Running", "history": points}}
+
+    assert _count_calls(keep, long) == _count_calls(keep, job)
+    assert "history" not in cache_fields.keep_whole(long)["status"]
