@@ -58,6 +58,8 @@ def _grow(kind: str) -> JobsNamespace:
         world.add(auto_plan(name, 0, 1))
         world.settle()
         world.edit(kind, name, {"status": REPORTED})
+    if kind == "DIJob":
+        world.edit(kind, name, {"status": {"profilings": {"maxProfiledReplicas": 1}}})
     for pod in [name for object_kind, name in world.objects if object_kind == "Pod"]:
         world.set_pod(pod, "Running")
     world.settle()
@@ -188,7 +190,18 @@ def _check(world: JobsNamespace, source: Source, obj: dict[str, Any]) -> int:
 
 
 def _is_silent(source: Source, path: str) -> bool:
-    return any(path.startswith(f"status.{field}.") for field in source.silent)
+    """Whether a change is of the last checkpoint, whose time is read when pods are told to end."""
+    return source is kind_of("ElasticJob").source and path.startswith("status.checkpoint.")
+
+
+def test_profilings_ask_for_nothing() -> None:
+    """The allocator takes the profilings of DIJobs in its next round, so their reports wake nobody."""
+    source = kind_of("DIJob").source
+    job = {"metadata": {"name": "a"}, "status": {"phase": "Running"}}
+    later = {"metadata": {"name": "a"}, "status": {"phase": "Running", "profilings": {"a": 1}}}
+
+    assert not source.asks_for_decision(source.keep(later), source.keep(job))
+    assert source.keep(later)["status"]["profilings"] == {"a": 1}
 
 
 @pytest.mark.parametrize("field", sorted(REPORTED.keys() - {"warnings", "failure"}))

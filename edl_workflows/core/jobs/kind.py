@@ -56,7 +56,7 @@ class Source:
         rights: subresource ("" for the object itself) → the verbs that the controller uses on it; its role is
             made from these (`edl_workflows.pipelines.install.rbac`).
         keep: reduces an object to the parts that the cache keeps and decisions see.
-        silent: fields of the status that decisions read, but whose changes ask for none.
+        silent: fields of the status that the controller reads, but whose changes ask for no decision.
     """
 
     api: ApiResource

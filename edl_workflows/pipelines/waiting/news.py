@@ -8,7 +8,7 @@ from edl_workflows.core.jobs import cache_fields
 from edl_workflows.pipelines.waiting.goals import Handle, JobGoal
 from edl_workflows.runtime.kube.resources import Object, version_of
 
-_PROGRESS = ("progress", "goodput", "history", "checkpoint", "parameterServers", "hang")
+_PROGRESS = ("progress", "goodput", "history", "checkpoint", "parameterServers", "hang", "profilings")
 """Fields of a job's status that change while it trains. A wait needs them when it ends, and for a line about
 the newest state now and then."""
 

@@ -61,7 +61,9 @@ def _pod(obj: Manifest) -> dict[str, Any]:
 
 
 DI_JOB = Kind(
-    source=job_source(api.DI_JOBS, "delete"),
+    source=job_source(
+        api.DI_JOBS, "delete", silent=("profilings",)
+    ),  # the allocator reads them in its rounds
     model=DIJob,
     reconcile=reconcile,
     observes=(
