@@ -6,6 +6,7 @@ graceful deletion of pods, garbage collection by owner. For API semantics use th
 
 import copy
 import itertools
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -195,7 +196,7 @@ class JobsNamespace:
                     if manifest["metadata"]["name"] not in self.refuse:
                         self.add(manifest)
                 case ("status", status):
-                    self.edit(kind, name, {"status": status})
+                    self.edit(kind, name, {"status": json.loads(json.dumps(status))})  # as it is sent
 
     def reconcile(self, steps: int | None = None) -> bool:
         """One round over every object of our kinds.
