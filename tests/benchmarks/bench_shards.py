@@ -228,9 +228,9 @@ def measure() -> list[Row]:
     ]
     http_single, http_batch, grpc = (list(rates) for rates in zip(*network, strict=True))
     rows = [
-        ratio_row("in process, 1 task a lease", single, peer, 1),
-        ratio_row("in process, 10 a lease", tens, peer, 1),
-        ratio_row("in process, 100 a lease", hundreds, peer, 1),
+        ratio_row("in process, 1 task a lease", single, peer, 1.1),
+        ratio_row("in process, 10 a lease", tens, peer, 2.4),
+        ratio_row("in process, 100 a lease", hundreds, peer, 2.8),
         ratio_row("HTTP against gRPC, 1 task a lease", http_single, grpc, None),
         ratio_row(f"HTTP against gRPC, {HTTP_BATCH} a lease", http_batch, grpc, 20),
     ]

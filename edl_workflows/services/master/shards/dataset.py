@@ -5,6 +5,7 @@ rules.
 import hashlib
 import json
 from collections.abc import Container, Iterable, Mapping
+from operator import attrgetter
 
 from edl_workflows.core.exceptions import ConflictError, InvalidError
 from edl_workflows.core.protocol.datasets import (
@@ -45,6 +46,7 @@ _LEASES_LOST_AT_MOST = 1_000_000
 """More leases than a master grants between two writes of its state. A rollback skips this many lease numbers,
 so it also voids leases that a previous master granted but did not store.
 """
+_PLACE = attrgetter("epoch", "ordinal")
 
 
 class ShardedDataset:
@@ -149,11 +151,10 @@ class ShardedDataset:
         if taken:
             self._next_lease += 1
             self._leases.add(lease)
-        return [
-            self._shard(sequence, ordinal, lease.number)
-            for sequence, ordinals in taken
-            for ordinal in ordinals
-        ]
+        shards: list[LeasedShard] = []
+        for sequence, ordinals in taken:
+            shards += self._shards(sequence, ordinals, lease.number)
+        return shards
 
     def acknowledge(self, node: str, shards: Iterable[ShardName], now: float) -> list[AckResult]:
         """Record a node's answers: shards that are done, which any node may report; shards that failed, which
@@ -162,8 +163,17 @@ class ShardedDataset:
         Answers are processed in the order of their epochs, because after a restart of the master the answers
         of one epoch open the next. Repeated answers change nothing.
         """
-        ordered = sorted(shards, key=lambda shard: (shard.epoch, shard.ordinal))
-        return [self._acknowledge_shard(node, shard, now) for shard in ordered]
+        deadline = now + self._params.timeout_s
+        answers: list[AckResult] = []
+        for shard in sorted(shards, key=_PLACE):
+            # Not isinstance, which is slow for pydantic's models.
+            if type(shard) is FailedShard:
+                answers.append(self._acknowledge_failed(node, shard))
+            elif type(shard) is ReleasedShard:
+                answers.append(self._acknowledge_released(node, shard, deadline))
+            else:
+                answers.append(self._acknowledge_done(shard, deadline))
+        return answers
 
     def release_node(self, node: str) -> int:
         """Re-queue the shards that a dead or restarted node held. Return their number."""
@@ -298,69 +308,67 @@ class ShardedDataset:
             for lease, held in shards.items()
         ]
 
-    def _shard(self, sequence: ShardSequence, ordinal: int, lease: int) -> LeasedShard:
-        start, end = self._source.bounds(sequence, ordinal)
-        if sequence.partial:
-            start += sequence.partial.get(ordinal, 0)
-        indices = None
-        if self._source.lists_records and sequence.order is not None:
-            indices = [sequence.order[place] for place in range(start, end)]
-        return LeasedShard(sequence.epoch, ordinal, lease, sequence.partition, start, end, indices)
+    def _shards(self, sequence: ShardSequence, ordinals: list[int], lease: int) -> list[LeasedShard]:
+        epoch, partition, partial = sequence.epoch, sequence.partition, sequence.partial
+        order = sequence.order if self._source.lists_records else None
+        bounds, indices = self._source.bounds, None
+        shards: list[LeasedShard] = []
+        for ordinal in ordinals:
+            start, end = bounds(sequence, ordinal)
+            if partial:
+                start += partial.get(ordinal, 0)
+            if order is not None:
+                indices = [order[place] for place in range(start, end)]
+            shards.append(LeasedShard(epoch, ordinal, lease, partition, start, end, indices))
+        return shards
 
-    def _acknowledge_shard(self, node: str, shard: ShardName, now: float) -> AckResult:
-        match shard:
-            case FailedShard():
-                return self._acknowledge_failed(node, shard)
-            case ReleasedShard():
-                return self._acknowledge_released(node, shard, now)
-            case _:
-                return self._acknowledge_done(shard, now)
-
-    def _acknowledge_done(self, shard: ShardName, now: float) -> AckResult:
+    def _acknowledge_done(self, shard: ShardName, deadline: float) -> AckResult:
         ordinal = shard.ordinal
         if shard.lease < self._void_before:
-            return AckResult.STALE
+            return "stale"
         sequence = self._source.find(shard.epoch, shard.partition)
         if sequence is None:
             completed = not shard.partition and shard.epoch <= self._source.epoch
-            return AckResult.DUPLICATE if completed else AckResult.STALE
+            return "duplicate" if completed else "stale"
         if ordinal >= sequence.count:
-            return AckResult.STALE
-        records = self._records_left(sequence, ordinal)
+            return "stale"
+        start, end = self._source.bounds(sequence, ordinal)
+        if sequence.partial:
+            start += sequence.partial.get(ordinal, 0)
         lease = sequence.leased.get(ordinal)
         if not sequence.settle(ordinal):
-            return AckResult.DUPLICATE
-        self._count_records(records)
+            return "duplicate"
+        self._count_records(end - start)
         if lease is not None:
             if lease.number == shard.lease:
-                lease.deadline = now + self._params.timeout_s
+                lease.deadline = deadline
             if not lease.open:
                 self._leases.end(lease)
-        if sequence.complete:
+        if sequence.cursor == sequence.count and sequence.complete:  # the first is cheap and mostly False
             self._source.close(sequence)
-        return AckResult.ACCEPTED
+        return "accepted"
 
     def _acknowledge_failed(self, node: str, failed: FailedShard) -> AckResult:
         sequence = self._held(node, failed)
         if sequence is None:
-            return AckResult.STALE
+            return "stale"
         self._return(sequence, failed.ordinal)
         self._failures += 1
         self._count_retry(sequence, failed.ordinal, f"{node} says: {failed.message or 'no reason given'}")
-        return AckResult.ACCEPTED
+        return "accepted"
 
-    def _acknowledge_released(self, node: str, released: ReleasedShard, now: float) -> AckResult:
+    def _acknowledge_released(self, node: str, released: ReleasedShard, deadline: float) -> AckResult:
         sequence = self._held(node, released)
         if sequence is None:
-            return AckResult.STALE
+            return "stale"
         if released.records_done >= self._records_left(sequence, released.ordinal):
-            return self._acknowledge_done(released, now)
+            return self._acknowledge_done(released, deadline)
         if released.records_done:
             done = sequence.partial.get(released.ordinal, 0) + released.records_done
             sequence.partial[released.ordinal] = done
             self._count_records(released.records_done)
         self._return(sequence, released.ordinal)
-        return AckResult.ACCEPTED
+        return "accepted"
 
     def _held(self, node: str, shard: ShardName) -> ShardSequence | None:
         """The sequence of `shard` if `node` holds the shard under the lease that `shard` names; else None."""

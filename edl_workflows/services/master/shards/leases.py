@@ -1,22 +1,17 @@
 """Leases: which node holds each, and until when. The shards of a lease are recorded in the sequences."""
 
 from dataclasses import dataclass
-from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Literal, Protocol
 
 from edl_workflows.core.protocol.datasets import TaskType
 
-
-class AckResult(Enum):
-    """Result of an acknowledgement; see `AckReply`."""
-
-    ACCEPTED = 1
-    DUPLICATE = 2
-    STALE = 3
+AckResult = Literal["accepted", "duplicate", "stale"]
+"""Result of an acknowledgement; see `AckReply`."""
 
 
-class LeasedShard(NamedTuple):
-    """A shard granted to a worker, with the fields of `Shard`. A named tuple, since thousands are made."""
+@dataclass(slots=True)
+class LeasedShard:
+    """A shard granted to a worker, with the fields of `Shard`, but faster to make."""
 
     epoch: int
     ordinal: int
@@ -77,16 +72,13 @@ class Lease:
 class Leases:
     """The leases of one data set that have open shards."""
 
-    __slots__ = ("_by_number", "_earliest")
+    __slots__ = ("_by_number",)
 
     def __init__(self) -> None:
         self._by_number: dict[int, Lease] = {}
-        self._earliest = float("inf")
-        """Lower bound of all deadlines, which ends most scans for expired leases at once."""
 
     def add(self, lease: Lease) -> None:
         self._by_number[lease.number] = lease
-        self._earliest = min(self._earliest, lease.deadline)
 
     def end(self, lease: Lease) -> None:
         del self._by_number[lease.number]
@@ -100,7 +92,4 @@ class Leases:
 
     def expired(self, now: float) -> list[Lease]:
         """The leases whose deadline has passed."""
-        if now < self._earliest:
-            return []
-        self._earliest = min((lease.deadline for lease in self._by_number.values()), default=float("inf"))
         return [lease for lease in self._by_number.values() if lease.deadline <= now]

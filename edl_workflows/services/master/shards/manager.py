@@ -20,7 +20,7 @@ from edl_workflows.core.protocol.datasets import (
 from edl_workflows.core.protocol.nodes import NodeRef
 from edl_workflows.core.protocol.training import ConsumedShards
 from edl_workflows.services.master.shards.dataset import ShardedDataset
-from edl_workflows.services.master.shards.leases import AckResult, ExpiredLease, LeasedShard
+from edl_workflows.services.master.shards.leases import ExpiredLease
 from edl_workflows.services.master.shards.snapshot import (
     DatasetPosition,
     JobPosition,
@@ -100,8 +100,7 @@ class ShardManager:
         if not leased:
             state = LeaseState.WAIT if dataset.state is LeaseState.OK else dataset.state
             return LeaseReply(state=state, reason=dataset.reason)
-        shards = [dict(zip(LeasedShard._fields, shard, strict=True)) for shard in leased]
-        return LeaseReply.model_validate({"state": LeaseState.OK, "shards": shards})
+        return LeaseReply.model_validate({"state": LeaseState.OK, "shards": leased}, from_attributes=True)
 
     def acknowledge(self, name: str, request: AckRequest, now: float) -> AckReply:
         """Record answers for leased shards. Repeatable.
@@ -116,9 +115,9 @@ class ShardManager:
         answers = [*request.done, *request.failed, *request.released]
         outcomes = dataset.acknowledge(node, answers, now)
         return AckReply(
-            accepted=outcomes.count(AckResult.ACCEPTED),
-            duplicates=outcomes.count(AckResult.DUPLICATE),
-            stale=outcomes.count(AckResult.STALE),
+            accepted=outcomes.count("accepted"),
+            duplicates=outcomes.count("duplicate"),
+            stale=outcomes.count("stale"),
             state=dataset.state,
             reason=dataset.reason,
         )

@@ -74,17 +74,16 @@ class ShardSequence:
 
     def settle(self, ordinal: int) -> bool:
         """Mark a shard of 0..count-1 as done, whatever its state. Return False if it was done before."""
-        if ordinal >= self.cursor:
-            if ordinal in self.ahead:
-                return False
-            self.ahead.add(ordinal)
-            self._skip_ahead()
-        elif ordinal in self.leased:
-            self.leased.pop(ordinal).open -= 1
-        elif ordinal not in self.returned:
+        lease = self.leased.pop(ordinal, None)
+        if lease is not None:
+            lease.open -= 1
+        elif ordinal in self.returned:
+            del self.returned[ordinal]
+        elif ordinal < self.cursor or ordinal in self.ahead:
             return False
         else:
-            del self.returned[ordinal]
+            self.ahead.add(ordinal)
+            self._skip_ahead()
         if self.partial or self.retries:
             self.partial.pop(ordinal, None)
             self.retries.pop(ordinal, None)

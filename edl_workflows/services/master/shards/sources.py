@@ -114,7 +114,8 @@ class EpochSource:
         if sequence.order is not None and not self.lists_records:
             ordinal = sequence.order[ordinal]
         start = ordinal * self._shard_size
-        return start, min(start + self._shard_size, self._size)
+        end = start + self._shard_size
+        return start, end if end < self._size else self._size  # noqa: FURB136 - min takes four times as long
 
     def _open_next(self) -> ShardSequence | None:
         if self._epoch == self._last or len(self._open) >= MAX_OPEN_EPOCHS:
