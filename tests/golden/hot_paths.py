@@ -1,0 +1,218 @@
+"""What runs most often in a cluster with many jobs, as functions that can be called again and again, and what
+a call costs.
+
+Costs are counts of the interpreter's own profiler, so they are the same on each machine, however busy. They
+differ between versions of Python: since 3.12, comprehensions are no functions.
+"""
+
+import gc
+import json
+import sys
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import count
+from types import FrameType
+
+from edl_workflows.core.jobs.kinds import KINDS, kind_of
+from edl_workflows.core.protocol.datasets import AckRequest, DatasetParams, LeaseRequest
+from edl_workflows.core.protocol.nodes import NodeRef
+from edl_workflows.pipelines.stages.driver import GoalWait
+from edl_workflows.pipelines.waiting.goals import Handle, JobGoal
+from edl_workflows.runtime.kube import watch
+from edl_workflows.runtime.kube.cache import ObjectCache
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.services.controller.observed_cluster import ObservedCluster
+from edl_workflows.services.master.shards.dataset import ShardedDataset
+from edl_workflows.services.master.standalone import parse_nodes
+from edl_workflows.services.master.state import training_messages, views
+from edl_workflows.services.master.state.settings import JobSettings
+from edl_workflows.services.master.state.statistics import extend_history
+from tests.cases.kinds import KIND_CASES
+from tests.jobs_namespace import JobsNamespace
+from tests.unit.services.master.simulated_job import SimulatedJob
+
+Path = Callable[[], object]
+
+WARM_UP = 3
+"""Calls before the one that counts, so that caches are filled."""
+MEASUREMENTS = 3
+SECONDS_TRAINED = 1_000
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one call costs.
+
+    Attributes:
+        calls: functions called, those written in C included.
+        kilobytes: most memory in use for the call at a time.
+    """
+
+    calls: int
+    kilobytes: int
+
+
+def measure_cost(path: Path) -> Cost:
+    """Call a path until its caches are filled, and count once."""
+    for _ in range(WARM_UP):
+        path()
+    gc.collect()
+    gc.disable()  # a collection would call the finalizers of other tests' objects
+    try:
+        # The least of several, since other threads may need memory at the same time.
+        return Cost(_count_calls(path), min(_measure_peak(path) for _ in range(MEASUREMENTS)))
+    finally:
+        gc.enable()
+
+
+def _count_calls(path: Path) -> int:
+    calls = 0
+
+    def note(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        path()
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+def _measure_peak(path: Path) -> int:
+    tracemalloc.start()
+    try:
+        begun = tracemalloc.get_traced_memory()[0]
+        path()
+        return round((tracemalloc.get_traced_memory()[1] - begun) / 1024)
+    finally:
+        tracemalloc.stop()
+
+
+def _name_of(kind: str) -> str:
+    return str(KIND_CASES[kind].example["metadata"]["name"])
+
+
+def _lease_shards(batch: int) -> Path:
+    dataset = ShardedDataset.new(DatasetParams(name="train", size=10**9, shard_size=100))
+    return lambda: dataset.acknowledge("worker-0", dataset.lease("worker-0", batch, 1.0), 1.0)
+
+
+def _answer_requests() -> Path:
+    job = _start_job()
+    job.state.shards.register(DatasetParams(name="endless", size=10**9, shard_size=100))
+    worker, cluster = NodeRef(type="worker", id=0), job.published.directive.active
+    assert cluster is not None
+    lease = LeaseRequest(node=worker, version=cluster.version).model_dump_json()
+
+    def answer() -> None:
+        request = LeaseRequest.model_validate_json(lease)
+        granted = training_messages.lease_shards(job.state, "endless", request, job.now)
+        granted.model_dump_json(exclude_defaults=True)
+        text = AckRequest(node=worker, done=granted.shards).model_dump_json()
+        done = AckRequest.model_validate_json(text)
+        reply = training_messages.acknowledge_shards(job.state, "endless", done, job.now)
+        assert reply.accepted == 1
+        reply.model_dump_json(exclude_defaults=True)
+
+    return answer
+
+
+def _start_job() -> SimulatedJob:
+    job = SimulatedJob(JobSettings("digits", "default", parse_nodes("ps=1,worker=2")), shards=10_000)
+    job.calm()
+    return job
+
+
+@cache
+def _train_job() -> SimulatedJob:
+    """A job that has trained for long enough to have a long history."""
+    job = _start_job()
+    for _ in range(SECONDS_TRAINED):
+        job.now += 1.0
+        job.state.history = extend_history(job.state.history, views.history_sample(job.state, job.now))
+    return job
+
+
+def _report_status() -> Path:
+    job = _train_job()
+    return lambda: views.job_status(job.state, job.now)
+
+
+def _store_state() -> Path:
+    return _train_job().state.to_json
+
+
+@cache
+def _settle_job(kind: str) -> JobsNamespace:
+    """The example of a kind, with all its pods running and nothing to do."""
+    world = JobsNamespace()
+    world.add(KIND_CASES[kind].example)
+    for _ in range(5):
+        world.settle()
+        for found, name in list(world.objects):
+            if found == "Pod":
+                world.set_pod(name, "Running")
+    if kind == "ElasticJob":
+        job = _train_job()
+        world.edit(kind, _name_of(kind), {"status": views.job_status(job.state, job.now)})
+        world.settle()
+    return world
+
+
+def _decide(name: str) -> Path:
+    kind, world = kind_of(name), _settle_job(name)
+    manifest = world.objects[name, _name_of(name)]
+    observed = world.observe(kind, manifest)
+    return lambda: kind.decide(manifest, observed)
+
+
+def _make_lines() -> Callable[[], bytes]:
+    """The lines of a watch about a job that changes again and again."""
+    manifest = _settle_job("ElasticJob").objects["ElasticJob", _name_of("ElasticJob")]
+    metadata = manifest["metadata"] | {"resourceVersion": "@"}
+    line = json.dumps({"type": "MODIFIED", "object": manifest | {"metadata": metadata}}).encode()
+    versions = count(10**6)
+    return lambda: line.replace(b'"@"', b'"%d"' % next(versions))
+
+
+def _observe_events() -> Path:
+    kind = kind_of("ElasticJob")
+    cluster = Cluster(api_client=None, namespace="default", key="none")
+    world = ObservedCluster(
+        cluster, "default", (kind.source,), (kind.source.api,), lambda _group: None, lambda *_: None
+    )
+    (informer,) = world._by_source.values()
+    next_line = _make_lines()
+    return lambda: informer._take(watch._parse(next_line(), "watch"))
+
+
+def _evaluate_events() -> Path:
+    handle = Handle(
+        kind="ElasticJob", namespace="default", name=_name_of("ElasticJob"), goal=JobGoal(step=10**9)
+    )
+    wait, cache, next_line = GoalWait(handle), ObjectCache(), _make_lines()
+
+    def evaluate() -> None:
+        change = cache.put(watch._parse(next_line(), "watch").object)
+        assert change is not None
+        assert wait.take(change.object) is None
+
+    return evaluate
+
+
+HOT_PATHS: dict[str, Callable[[], Path]] = {
+    "lease and acknowledge one shard": partial(_lease_shards, 1),
+    "lease and acknowledge 100 shards": partial(_lease_shards, 100),
+    "answer a lease and an acknowledgement": _answer_requests,
+    "make a master's status": _report_status,
+    "make a master's state": _store_state,
+    "take an event in the controller": _observe_events,
+    "take an event in a trigger": _evaluate_events,
+    **{f"decide about {kind.name}": partial(_decide, kind.name) for kind in KINDS if kind.view is not None},
+}
+"""Makes each path, by name."""
