@@ -5,6 +5,7 @@ Costs are counts of the interpreter's own profiler, so they are the same on each
 differ between versions of Python: since 3.12, comprehensions are no functions.
 """
 
+import asyncio
 import gc
 import json
 import sys
@@ -14,23 +15,29 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import count
 from types import FrameType
+from typing import Any
 
 from edl_workflows.core.jobs.kinds import KINDS, kind_of
-from edl_workflows.core.protocol.datasets import AckRequest, DatasetParams, LeaseRequest
+from edl_workflows.core.protocol.datasets import AckReply, AckRequest, DatasetParams, LeaseReply, LeaseRequest
+from edl_workflows.core.protocol.message import Message
 from edl_workflows.core.protocol.nodes import NodeRef
+from edl_workflows.core.protocol.routes import ACKNOWLEDGE, LEASE, Route
 from edl_workflows.pipelines.stages.driver import GoalWait
 from edl_workflows.pipelines.waiting.goals import Handle, JobGoal
 from edl_workflows.runtime.kube import watch
 from edl_workflows.runtime.kube.cache import ObjectCache
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.services.controller.observed_cluster import ObservedCluster
+from edl_workflows.services.master.app import create_app
+from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.shards.dataset import ShardedDataset
 from edl_workflows.services.master.standalone import parse_nodes
-from edl_workflows.services.master.state import training_messages, views
+from edl_workflows.services.master.state import views
 from edl_workflows.services.master.state.settings import JobSettings
 from edl_workflows.services.master.state.statistics import extend_history
 from tests.cases.kinds import KIND_CASES
 from tests.jobs_namespace import JobsNamespace
+from tests.unit.services.master.served_master import GatedStore
 from tests.unit.services.master.simulated_job import SimulatedJob
 
 Path = Callable[[], object]
@@ -102,24 +109,51 @@ def _lease_shards(batch: int) -> Path:
     return lambda: dataset.acknowledge("worker-0", dataset.lease("worker-0", batch, 1.0), 1.0)
 
 
+class _UnstoredMaster(Master):
+    """A master whose answers don't wait for the store."""
+
+    async def durable(self, change: int) -> None:
+        del change
+
+
 def _answer_requests() -> Path:
+    """A lease and an acknowledgement as requests to the master's application, without server and store."""
     job = _start_job()
     job.state.shards.register(DatasetParams(name="endless", size=10**9, shard_size=100))
+    app = create_app(_UnstoredMaster(job.state, GatedStore(), lambda: job.now), "token")
     worker, cluster = NodeRef(type="worker", id=0), job.published.directive.active
     assert cluster is not None
-    lease = LeaseRequest(node=worker, version=cluster.version).model_dump_json()
+    lease = LeaseRequest(node=worker, version=cluster.version)
 
-    def answer() -> None:
-        request = LeaseRequest.model_validate_json(lease)
-        granted = training_messages.lease_shards(job.state, "endless", request, job.now)
-        granted.model_dump_json(exclude_defaults=True)
-        text = AckRequest(node=worker, done=granted.shards).model_dump_json()
-        done = AckRequest.model_validate_json(text)
-        reply = training_messages.acknowledge_shards(job.state, "endless", done, job.now)
-        assert reply.accepted == 1
-        reply.model_dump_json(exclude_defaults=True)
+    async def call(route: Route[Any, Any], message: Message) -> bytes:
+        body = message.model_dump_json().encode()
+        parts: list[Any] = []
+        path = route.path.format(name="endless")
+        headers = [(b"authorization", b"Bearer token"), (b"content-length", b"%d" % len(body))]
+        scope = {
+            "type": "http",
+            "method": route.method,
+            "path": path,
+            "headers": headers,
+            "query_string": b"",
+        }
 
-    return answer
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body}
+
+        async def send(part: Any) -> None:
+            parts.append(part)
+
+        await app(scope, receive, send)
+        answer: bytes = parts[1]["body"]
+        return answer
+
+    async def call_both() -> None:
+        granted = LeaseReply.model_validate_json(await call(LEASE, lease))
+        done = AckRequest(node=worker, done=granted.shards)
+        assert AckReply.model_validate_json(await call(ACKNOWLEDGE, done)).accepted == 1
+
+    return lambda: asyncio.run(call_both())
 
 
 def _start_job() -> SimulatedJob:
