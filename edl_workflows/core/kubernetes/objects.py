@@ -36,9 +36,9 @@ class Model(BaseModel):
         alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_enum_values=False
     )
 
-    def to_dict(self) -> dict[str, Any]:
-        """The value as in a manifest: camelCase, without None."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+    def to_dict(self, fields: set[str] | None = None) -> dict[str, Any]:
+        """The value as in a manifest: camelCase, without None; of all fields, or of these."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True, include=fields)
 
 
 class FieldErrors(ValueError):  # noqa: N818 - several errors, as pydantic's own names
@@ -114,9 +114,11 @@ class Status(Model):
 
     model_config = ConfigDict(extra="ignore")
 
-    def stored(self) -> dict[str, Any]:
-        """The status as it is stored: without the defaults of absent fields."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
+    def stored(self, fields: set[str] | None = None) -> dict[str, Any]:
+        """The status as it is stored: without the defaults of absent fields; all fields, or these."""
+        return self.model_dump(
+            mode="json", by_alias=True, exclude_none=True, exclude_unset=True, include=fields
+        )
 
 
 _QUANTITY = re.compile(

@@ -17,10 +17,10 @@ from edl_workflows.core.jobs.status import KindPhase, PhaseVerdict, phase_event,
 from edl_workflows.core.kubernetes import names, pod_state
 from edl_workflows.core.kubernetes.objects import Condition, set_condition
 
-OWNED = (
-    "phase", "reason", "message", "observedGeneration", "conditions", "replicaStatuses", "startTime",
-    "completionTime", "masterRestarts", "scalePlan", "specReplicas",
-)  # fmt: skip
+OWNED = {
+    "phase", "reason", "message", "observed_generation", "conditions", "replica_statuses", "start_time",
+    "completion_time", "master_restarts", "scale_plan", "spec_replicas",
+}  # fmt: skip
 """Fields of the status that the controller writes; the others are the master's."""
 
 CREATED = Condition(type="Created", status="True", reason="JobCreated")
@@ -72,8 +72,7 @@ def status_patch(
             "spec_replicas": dict(seen),
         }
     )
-    desired = new.to_dict()
-    return merge_patch(old.stored(), {field: desired[field] for field in OWNED if field in desired})
+    return merge_patch(old.stored(OWNED), new.to_dict(OWNED))
 
 
 def status_delay(old: ElasticJobStatus, patch: Mapping[str, Any] | None) -> float:

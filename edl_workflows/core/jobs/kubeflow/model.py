@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -52,7 +53,7 @@ class ReplicaType(StrEnum):
     @property
     def slug(self) -> str:
         """The type's spelling in names, labels and environment variables."""
-        return self.value.lower()
+        return self.lower()
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -189,7 +190,7 @@ class KubeflowSpec(Policies):
         specs: dict[str, KubeflowReplicaSpec] = getattr(self, self.specs_field)
         return specs
 
-    @property
+    @cached_property
     def replicas(self) -> dict[ReplicaType, KubeflowReplicaSpec]:
         """The replicas by type, in the order in which upstream visits them."""
         by_type = {self.replica_type(key): spec for key, spec in self.replica_specs.items()}
@@ -200,7 +201,7 @@ class KubeflowSpec(Policies):
         """How many replicas the job has, of all types."""
         return sum(spec.replicas for spec in self.replica_specs.values())
 
-    @property
+    @cached_property
     def policies(self) -> Policies:
         """The policies in force, in whichever way they are spelled."""
         nested = {name: getattr(self.run_policy, name) for name in Policies.model_fields}
