@@ -75,23 +75,23 @@ def logs(
     cluster = target.connect()
     pods = _pods_by_node(cluster, kind, name)
     chosen = choose_nodes(kind_of(kind), pods, node, master=master)
-    missing = next((one for one in chosen if one not in pods), None)
-    if missing is not None:
-        raise NotFoundError(
-            f"{kind} {cluster.namespace}/{name} has no node {missing!r}; it has {', '.join(sorted(pods))}"
-        )
+    _check_nodes(chosen, pods, f"{kind} {cluster.namespace}/{name}")
     if len(chosen) > MOST_NODES:
         say(f"these are {MOST_NODES} of {len(chosen)} nodes; name another to see its log")
     shown = chosen[:MOST_NODES]
     logs_of_nodes = [
         _NodeLog(cluster, pods[one], f"{one} | " if len(shown) > 1 else "", tail, container) for one in shown
     ]
-    if follow and len(logs_of_nodes) > 1:
-        _follow_together(logs_of_nodes)
-    elif follow:
-        logs_of_nodes[0].follow(lambda line: logs_of_nodes[0].show(f"{line}\n"))
+    if follow:
+        _follow(logs_of_nodes)
     else:
         _print_all(logs_of_nodes)
+
+
+def _check_nodes(nodes: Sequence[str], pods: Mapping[str, Pod], job: str) -> None:
+    missing = next((node for node in nodes if node not in pods), None)
+    if missing is not None:
+        raise NotFoundError(f"{job} has no node {missing!r}; it has {', '.join(sorted(pods))}")
 
 
 def choose_nodes(kind: "JobKind", pods: Mapping[str, Pod], node: str, *, master: bool) -> list[str]:
@@ -182,6 +182,13 @@ def _print_all(logs_of_nodes: Sequence[_NodeLog]) -> None:
         except EdlError as error:
             failures.append(error)
     raise_all(failures)
+
+
+def _follow(logs_of_nodes: Sequence[_NodeLog]) -> None:
+    if len(logs_of_nodes) > 1:
+        _follow_together(logs_of_nodes)
+    else:
+        logs_of_nodes[0].follow(lambda line: logs_of_nodes[0].show(f"{line}\n"))
 
 
 def _follow_together(logs_of_nodes: Sequence[_NodeLog]) -> None:
