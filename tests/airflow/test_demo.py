@@ -8,8 +8,7 @@ import shlex
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ import pytest
 from edl_workflows.local import daemon
 from tests import local_cluster
 from tests.clients.environments import python_environment
-from tests.demo.airflow import Airflow
 
 pytestmark = [
     pytest.mark.e2e,
@@ -75,69 +73,6 @@ def _run_demo(folder: Path, *options: str) -> dict[str, Any]:
     result: dict[str, Any] = json.loads((folder / "result.json").read_text())
     assert result["succeeded"]
     return result
-
-
-def _servers(processes: Iterable[psutil.Process]) -> dict[str, bool]:
-    """The servers of processes, and whether each is on loopback."""
-    found = {}
-    for process in processes:
-        with contextlib.suppress(psutil.Error):  # it has just ended
-            for one in process.net_connections("tcp"):
-                if one.status == psutil.CONN_LISTEN:
-                    name = f"{process.cmdline()}: {one.laddr.ip}:{one.laddr.port}"
-                    found[name] = ipaddress.ip_address(one.laddr.ip).is_loopback
-    return found
-
-
-def test_airflow_listens_on_loopback(tmp_path: Path) -> None:
-    """The demo's Airflow has no login, so all of its servers listen on loopback only. The log of a task
-    that waits in the triggerer can be read nevertheless."""
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "waits.py").write_text(WAITS)
-    with Airflow(tmp_path / "home", tmp_path / "dags", {"PYTHONPATH": str(tmp_path / "dags")}) as airflow:
-        airflow.await_dag("waits")
-        run = airflow.trigger("waits", {})
-        log = f"/dags/waits/dagRuns/{run}/taskInstances/wait/logs/1?full_content=true"
-        deadline, lines = time.monotonic() + 300, [""]
-        while time.monotonic() < deadline and "this is the trigger" not in lines:
-            time.sleep(0.5)
-            if airflow.tasks("waits", run)[0]["state"] == "deferred":
-                lines = [line["event"] for line in airflow.call("GET", log)["content"]]
-        servers = _servers(psutil.Process().children(recursive=True))
-
-    assert "this is the worker" in lines
-    assert "this is the trigger" in lines
-    assert servers
-    assert [name for name, on_loopback in servers.items() if not on_loopback] == []
-
-
-WAITS = """
-import asyncio
-import logging
-
-from airflow.sdk import DAG, BaseOperator
-from airflow.triggers.base import BaseTrigger, TriggerEvent
-
-
-class Long(BaseTrigger):
-    def serialize(self):
-        return "waits.Long", {}
-
-    async def run(self):
-        logging.getLogger("waits").warning("this is the trigger")
-        await asyncio.sleep(600)
-        yield TriggerEvent({})
-
-
-class Wait(BaseOperator):
-    def execute(self, context):
-        self.log.warning("this is the worker")
-        self.defer(trigger=Long(), method_name="execute")
-
-
-with DAG("waits", schedule=None):
-    Wait(task_id="wait")
-"""
 
 
 @pytest.mark.smoke

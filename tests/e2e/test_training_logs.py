@@ -1,12 +1,15 @@
 """Training logs in the log of deferred tasks: real Airflow, real triggerers that are killed, the embedded
 cluster."""
 
+import contextlib
+import ipaddress
 import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests import local_cluster
@@ -108,10 +111,35 @@ def lines_of(matrix: Matrix, dag: str, logs: str = "home/logs") -> list[str]:
     return [line for _, line in sorted(written, key=lambda one: one[0])]
 
 
+def servers_of_children() -> dict[str, bool]:
+    """The servers of the processes that this one has started, and whether each is on loopback."""
+    servers = {}
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            for connection in process.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    name = f"{process.cmdline()}: {connection.laddr.ip}:{connection.laddr.port}"
+                    servers[name] = ipaddress.ip_address(connection.laddr.ip).is_loopback
+    return servers
+
+
+def check_private_log(airflow: Airflow, dag: str, run: str) -> None:
+    """Check that Airflow, which has no login here, listens on loopback only, and that the log of a task that
+    waits in the triggerer can be read nevertheless: what the worker wrote, and what the trigger writes."""
+    servers = servers_of_children()
+    assert servers
+    assert [name for name, is_on_loopback in servers.items() if not is_on_loopback] == []
+    log = airflow.call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances/train/logs/1?full_content=true")
+    lines = [line["event"] for line in log["content"]]
+    assert any(" created (uid " in line for line in lines)
+    assert "[worker-0] line 0" in lines
+
+
 @pytest.mark.parametrize("matrix", ["local", pytest.param("remote", marks=pytest.mark.long)], indirect=True)
 def test_every_line_once_and_in_order(matrix: Matrix, request: pytest.FixtureRequest) -> None:
     """The triggerer is killed while jobs train. The log of each task has each line of its job once
-    and in order, to the last. So has the remote log, although a killed triggerer uploads nothing."""
+    and in order, to the last. So has the remote log, although a killed triggerer uploads nothing. All servers
+    of Airflow are on loopback, and the log of a task that waits can be read nevertheless."""
     airflow, dags = matrix.airflow, [f"training-{number}" for number in range(JOBS)]
     for dag in dags:
         airflow.await_dag(dag)
@@ -124,6 +152,8 @@ def test_every_line_once_and_in_order(matrix: Matrix, request: pytest.FixtureReq
     def more() -> str:
         return f"more lines than {counts}"
 
+    matrix.await_that(grown, more)
+    check_private_log(airflow, dags[0], matrix.runs[dags[0]])
     is_remote = request.node.callspec.id == "remote"
     for _ in range(1 if is_remote else KILLS):
         matrix.await_that(grown, more)
