@@ -38,6 +38,7 @@ from edl_workflows.core.jobs.scale_plan.model import (
 )
 from edl_workflows.core.jobs.view import JobView, Progress
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.protocol.metrics import select_evenly
 from edl_workflows.pipelines import timeline
 from edl_workflows.pipelines.waiting.advised_change import AdvisedChange
 from edl_workflows.services.brain.observations import describe_changes
@@ -87,14 +88,6 @@ def newest_plans(plans: Iterable[ScalePlan]) -> list[ScalePlan]:
     manual = [plan for plan in plans if not plan.auto]
     manual.sort(key=lambda plan: (_seconds(plan.metadata.creation_timestamp) or 0.0, plan.metadata.name))
     return manual[::-1][:MAX_PLANS]
-
-
-def select_evenly(items: Sequence[T], limit: int) -> list[T]:
-    """At most `limit` items, evenly spread, with the first and the last."""
-    if len(items) <= limit:
-        return list(items)
-    last = len(items) - 1
-    return [items[round(index * last / (limit - 1))] for index in range(limit)]
 
 
 def find_proposal(job: ElasticJob, plans: Iterable[ScalePlan]) -> tuple[str, AdvisedChange] | None:

@@ -73,6 +73,9 @@ object resumes it."""
 TAKE_OVER_ANNOTATION = f"{GROUP}/take-over"
 """On a job that another operator ran: with the value ``true`` the controller runs it, and replaces its
 pods."""
+AWAITED_STEP_PREFIX = f"awaited-step.{GROUP}/"
+"""On a job: begins the annotation of each stage that waits for a step; the value is the step
+(`edl_workflows.core.jobs.elastic_job.awaited_steps`)."""
 STATE_OWNER_ANNOTATION = f"{GROUP}/state-owner"
 """On a job's state ConfigMap: the master that writes it."""
 MASTER_PORT = 50001

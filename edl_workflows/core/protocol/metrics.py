@@ -6,16 +6,18 @@ characters that are special to a template engine or a shell.
 
 import math
 import re
-from collections.abc import Iterable, Mapping
-from typing import Annotated
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field
 
 from edl_workflows.core.exceptions import InvalidError
 
+T = TypeVar("T")
+
 MAX_METRICS = 20
 MAX_CHARTED = 5
-"""How many metrics have a history: up to 120 points in the status, more in Brain."""
+"""How many metrics have a history."""
 LOSS = "loss"
 """The metric that `Job.report_step` reports; it does not count among `MAX_METRICS`."""
 MAX_NAME = 63
@@ -92,3 +94,16 @@ def describe_metrics(metrics: Mapping[str, float], most: int = MAX_METRICS) -> s
     names = sort_names(metrics)
     more = [f"{len(names) - most} more"] if len(names) > most else []
     return ", ".join([*(f"{name} {metrics[name]:.4g}" for name in names[:most]), *more])
+
+
+def select_evenly(points: Sequence[T], limit: int) -> list[T]:
+    """At most `limit` points of a history, evenly spread, with the first and the last.
+
+    Args:
+        points: the points.
+        limit: 2 or more.
+    """
+    if len(points) <= limit:
+        return list(points)
+    last = len(points) - 1
+    return [points[round(index * last / (limit - 1))] for index in range(limit)]

@@ -16,6 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp, Scope
 
 from edl_workflows.core.exceptions import InvalidError, UnavailableError
+from edl_workflows.core.jobs.elastic_job.awaited_steps import has_passed
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol import routes
 from edl_workflows.core.protocol.cluster import CheckpointRef
@@ -245,7 +246,11 @@ def _process_routes(server: _RouteServer, master: Master) -> None:
 
     @server.serve(routes.STEP, None)
     async def step(message: StepReport) -> None:
-        if training_messages.record_step(state, message, master.now()):
+        before = state.steps.step
+        first = training_messages.record_step(state, message, master.now())
+        if has_passed(before, state.steps.step, state.settings.awaited_steps):
+            master.wake_effects()
+        if first:
             await master.durable(master.changed(WriteUrgency.NOW))
         else:
             master.touched(WriteUrgency.LAZY)

@@ -21,7 +21,7 @@ from edl_workflows.core.jobs.elastic_job import separate_copies
 from edl_workflows.core.jobs.scale_plan.model import ScalePlanSpec
 from edl_workflows.core.protocol.cluster import OWN_CHECKPOINT, CheckpointRef
 from edl_workflows.runtime.kube.events import EventNote
-from edl_workflows.services.master.master import Master, WriteUrgency
+from edl_workflows.services.master.master import Master, WriteUrgency, wait_within
 from edl_workflows.services.master.state import observations, views
 from edl_workflows.services.master.state.autoscale import autoscale_steps
 from edl_workflows.services.master.state.nodes.hang import DUMP_SECONDS
@@ -30,9 +30,10 @@ from edl_workflows.services.master.state.nodes.registry import ExitReason, JobNo
 from edl_workflows.services.master.state.rollouts import rollout_steps
 from edl_workflows.services.master.state.rollouts.rollout import Rollout
 from edl_workflows.services.master.state.stored_state import JobRecord
+from edl_workflows.services.master.status_pace import StatusPace
 
-REPORT_SECONDS = 2.0
-"""Seconds between two reports of progress."""
+LOOK_SECONDS = 2.0
+"""Most seconds between two looks at the state."""
 LAST_REPORT = 5.0
 """Seconds for the last report of a master that is told to end."""
 BACKOFF = Backoff(first=1.0, most=15.0)
@@ -153,15 +154,16 @@ class Effects:
         self._absent = master.stored.restarts.counts.get(ExitReason.ABSENT, 0)
         self._made: tuple[int, float] = (0, 0.0)
         self._queued: dict[str, str] = {}
-        self._reported: dict[str, Any] = {}
-        self._reported_at = float("-inf")
+        self._pace = StatusPace()
+        self._reported_end = False
         self._refused: dict[str, _Refusal] = {}
 
     async def run(self) -> None:
         """Follow the commits until cancelled."""
         while True:
+            woken = self._master.next_commit()
             await self.once()
-            await self._master.committed(REPORT_SECONDS)
+            await wait_within(woken, LOOK_SECONDS)
 
     async def once(self) -> None:
         """Carry out all effects that the stored state requires, except those that wait for a retry."""
@@ -294,17 +296,22 @@ class Effects:
         return True
 
     async def _report_job(self, stored: JobRecord) -> None:
-        ended = stored.outcome is not None and not self._reported.get("ended")
-        if not ended and self._clock() - self._reported_at < REPORT_SECONDS:
+        state, now = self._master.state, self._clock()
+        awaited, trained = state.settings.awaited_steps, state.goodput.useful + state.goodput.redone
+        ends = stored.outcome is not None and not self._reported_end
+        if not ends and not self._pace.is_open(state.steps.step, awaited, now):
             return
-        status = views.job_status(self._master.state, self._master.now())
-        if not ended and _without_time(status) == _without_time(self._reported):
-            return
-        # The history is long and changes rarely: fields that have not changed are not sent.
-        changed_fields = {key: value for key, value in status.items() if self._reported.get(key) != value}
+        status = views.job_status(state, self._master.now())
+        if ends or self._pace.is_due(status, awaited, now, trained):
+            await self._write_job_status(status, ended=stored.outcome is not None)
+
+    async def _write_job_status(self, status: dict[str, Any], *, ended: bool) -> None:
+        """Write the fields that have changed. After a refusal the newest values are written, not these."""
+        written = self._pace.written
+        changed_fields = {key: value for key, value in status.items() if written.get(key) != value}
         await asyncio.to_thread(self._outside.report_job, changed_fields)
-        self._reported = {**status, "ended": stored.outcome is not None}
-        self._reported_at = self._clock()
+        self._pace.note_written(status, self._clock())
+        self._reported_end = ended
 
     async def _warn_of_failed_saves(self, stored: JobRecord) -> None:
         failing = stored.checkpoints.failing
@@ -371,16 +378,18 @@ class Effects:
         """Report the status once more when the master is told to end, so that a suspended job shows its last
         checkpoint.
         """
-        self._reported_at = float("-inf")
+        status = views.job_status(self._master.state, self._master.now())
+        if not self._pace.has_changed(status):
+            return
         try:
             async with asyncio.timeout(LAST_REPORT):
-                await self._report_job(self._master.stored)
+                await self._write_job_status(status, ended=self._master.stored.outcome is not None)
         except (EdlError, TimeoutError) as error:
             log.warning("the last status is not written", error=str(error))
 
     def log_unreported_end(self) -> None:
         """Log the last checkpoint and step of a job that is over, if its status does not show them."""
-        if self._reported.get("ended"):
+        if self._reported_end:
             return
         status = views.job_status(self._master.state, self._master.now())
         log.warning(
@@ -395,8 +404,8 @@ class Effects:
         suffice.
         """
         refusal = self._refused.get(_REPORT)
-        if self._reported.get("ended") or refusal is None:
-            return bool(self._reported.get("ended"))
+        if self._reported_end or refusal is None:
+            return self._reported_end
         return refusal.for_good and self._clock() - refusal.since >= UNREPORTED_SECONDS
 
 
@@ -407,12 +416,3 @@ def _restored_version(stored: JobRecord) -> tuple[int, CheckpointRef] | None:
     if active is None or restore is None or restore.uri == OWN_CHECKPOINT:
         return None
     return active.number, restore
-
-
-def _without_time(status: dict[str, Any]) -> dict[str, Any]:
-    progress = {key: value for key, value in status.get("progress", {}).items() if key != "time"}
-    return {
-        "progress": progress,
-        "cause": status.get("goodput", {}).get("cause"),
-        **{key: status.get(key) for key in ("checkpoint", "autoscaling", "restarts", "warnings")},
-    }

@@ -33,6 +33,7 @@ from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
 from edl_workflows.runtime.kube.events import EventNote, Recorder
 from edl_workflows.runtime.kube.informer import Informer
 from edl_workflows.runtime.kube.resources import Scope
+from edl_workflows.runtime.kube.watch import EventType
 from edl_workflows.services.master.master import Master, WriteUrgency
 from edl_workflows.services.master.state import observations
 from edl_workflows.services.master.state.job import MachineLoss, RolloutRequest
@@ -209,8 +210,10 @@ class ClusterWatch:
             UnavailableError: the cluster can't be read.
         """
         informers = (self._pods, self._plans, self._jobs)
-        for informer in informers:
+        self._jobs.on_change(self._job_changed)
+        for informer in (self._pods, self._plans):
             informer.on_change(self._changed)
+        for informer in informers:
             informer.start()
         try:
             for informer in informers:
@@ -221,6 +224,12 @@ class ClusterWatch:
         finally:
             for informer in informers:
                 await asyncio.to_thread(informer.stop)
+
+    def _job_changed(self, change: ObjectChange) -> None:
+        """Drop changes of the status alone, which is not read: most of them are this master's own writes."""
+        old, modified = change.old, change.type is EventType.MODIFIED
+        if old is None or not modified or _spec_version(old) != _spec_version(change.object):
+            self._changed(change)
 
     def _changed(self, _change: ObjectChange) -> None:
         # Runs in the informer's thread. Changes that arrive together are observed together.
@@ -247,7 +256,8 @@ class ClusterWatch:
         )
         observations.observe_pods(state, self._own_pods(now), now)
         observations.observe_plans(state, [RolloutRequest.of(plan) for plan in plans if not plan.auto])
-        self._master.changed(WriteUrgency.GROUPED)
+        self._master.changed(WriteUrgency.LAZY)
+        self._master.wake_effects()
 
     def _own_job(self) -> ElasticJob | None:
         """The job as it is now, or its last valid manifest if the present one is not valid; None if it was
@@ -280,6 +290,12 @@ class ClusterWatch:
     def _own_pods(self, now: float) -> list[ObservedPod]:
         owned = (pod for pod in self._pods.cache.items() if manifests.owned_by(pod, self._job))
         return [seen for pod in owned if (seen := observe_pod(pod, now)) is not None]
+
+
+def _spec_version(job: Mapping[str, Any]) -> tuple[object, ...]:
+    """Changes with all that is read of a job: its spec, its annotations, its deletion."""
+    metadata = job["metadata"]
+    return tuple(metadata.get(key) for key in ("uid", "generation", "annotations", "deletionTimestamp"))
 
 
 def observe_pod(pod: Mapping[str, Any], now: float) -> ObservedPod | None:

@@ -2,10 +2,11 @@
 
 One commit can store several changes: a request whose answer must be durable waits for the commit after its
 change. A change to what nodes are told is stored at once, other changes are stored at most once per
-`StateStore.interval`, and mere statistics less often.
+`StateStore.interval`, and mere progress once a minute: a job that only trains writes almost nothing.
 """
 
 import asyncio
+import random
 import time
 from collections.abc import Callable
 from enum import IntEnum
@@ -15,9 +16,9 @@ import structlog
 from edl_workflows.core.exceptions import ForbiddenError, NotFoundError, UnavailableError
 from edl_workflows.core.protocol.nodes import Directive, NodeRef
 from edl_workflows.services.master.state import views
+from edl_workflows.services.master.state.history import extend_history
 from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.messages import find_node
-from edl_workflows.services.master.state.statistics import extend_history
 from edl_workflows.services.master.state.stored_state import JobRecord
 from edl_workflows.services.master.state.training_messages import StoreUse
 from edl_workflows.services.master.state.transitions import settle_job
@@ -25,8 +26,9 @@ from edl_workflows.services.master.store import StateStore
 
 TICK = 1.0
 """Seconds between two checks of time-outs."""
-LAZY = 5.0
-"""Seconds within which mere progress is stored."""
+LAZY = 60.0
+"""Seconds after which mere progress is stored, plus up to a fifth, so that many masters don't write at the
+same time. What the next master does not find, the nodes report again."""
 RETRY = 0.5
 """Seconds before a failed write is retried."""
 REFUSED = 60.0
@@ -71,6 +73,7 @@ class Master:
         self._durable = 0
         self._due = float("inf")
         self._last_write = 0.0
+        self._lazy = LAZY * random.uniform(1.0, 1.2)  # noqa: S311 - no secret
         # The previous master's clock may have been ahead of this one.
         self._looked = max(clock(), state.newest_time)
         self._written = b""
@@ -107,20 +110,23 @@ class Master:
         return now
 
     def changed(self, urgency: WriteUrgency = WriteUrgency.GROUPED) -> int:
-        """Derive the consequences of a change. Return the number of the change, for `durable`."""
+        """Derive the consequences of a change. Return the number of the change, for `durable`.
+
+        If the consequences are more than progress, they are stored soon, however lazy the change is.
+        """
         settle_job(self.state, self.now())
         if views.next_announcement(self.state) is not self.state.said:
             urgency = WriteUrgency.NOW
+        elif urgency is WriteUrgency.LAZY and self.state.has_changed_since(self.stored):
+            urgency = WriteUrgency.GROUPED
         self._moved.notify()
         return self.touched(urgency)
 
     def touched(self, urgency: WriteUrgency) -> int:
         """Schedule a write for a change without consequences. Return the number of the change."""
         self._change += 1
-        pause = {WriteUrgency.NOW: 0.0, WriteUrgency.GROUPED: self._store.interval, WriteUrgency.LAZY: LAZY}[
-            urgency
-        ]
-        due = self._last_write + pause
+        pauses = {WriteUrgency.NOW: 0.0, WriteUrgency.GROUPED: self._store.interval}
+        due = self._last_write + pauses.get(urgency, self._lazy)
         if due < self._due:
             self._due = due
             self._wake.set()
@@ -152,8 +158,16 @@ class Master:
         while not (condition() or self.closing) and (left := deadline - time.monotonic()) > 0:
             await self.moved(left)
 
+    def wake_effects(self) -> None:
+        """Let the effects look now, although nothing is to be stored."""
+        self._committed.notify()
+
+    def next_commit(self) -> asyncio.Event:
+        """The event that the next commit or `wake_effects` sets."""
+        return self._committed.event
+
     async def committed(self, seconds: float) -> None:
-        """Wait for the next commit, at most for `seconds`."""
+        """Wait for the next commit or `wake_effects`, at most for `seconds`."""
         await self._committed.wait(seconds)
 
     def directive(self, ref: NodeRef) -> Directive:
@@ -189,7 +203,7 @@ class Master:
             pause = self._due - time.monotonic()
             if pause > 0:
                 self._wake.clear()
-                await _within(self._wake, min(pause, 3600.0))
+                await wait_within(self._wake, min(pause, 3600.0))
                 continue
             await self._commit()
 
@@ -246,21 +260,23 @@ class Broadcast:
     """Wakes all waiters each time something happens."""
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
+        self.event = asyncio.Event()
+        """Set when it happens next; then another one takes its place."""
 
     def notify(self) -> None:
-        self._event.set()
-        self._event = asyncio.Event()
+        self.event.set()
+        self.event = asyncio.Event()
 
     async def wait(self, seconds: float | None = None) -> None:
         """Wait for the next `notify`, at most for `seconds`."""
         if seconds is None:
-            await self._event.wait()
+            await self.event.wait()
         else:
-            await _within(self._event, seconds)
+            await wait_within(self.event, seconds)
 
 
-async def _within(event: asyncio.Event, seconds: float) -> None:
+async def wait_within(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, at most for `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

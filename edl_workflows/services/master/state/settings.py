@@ -11,6 +11,7 @@ from typing import Any
 
 from edl_workflows.core.exceptions import ManifestError
 from edl_workflows.core.jobs import autoscaling
+from edl_workflows.core.jobs.elastic_job.awaited_steps import awaited_steps
 from edl_workflows.core.jobs.elastic_job.model import (
     DistributionStrategy,
     ElasticJob,
@@ -140,6 +141,7 @@ class JobSettings:
         fault_tolerance: as in the spec; its time-out for pending nodes is in `timeouts`.
         rendezvous: limits of a collective job's training group; `max_nodes` applies to a new job.
         created: when the job was created, in Unix seconds; 0 if that is unknown.
+        awaited_steps: the steps that somebody waits for.
     """
 
     name: str
@@ -153,6 +155,7 @@ class JobSettings:
     rendezvous: RendezvousLimits = field(default_factory=RendezvousLimits)
     fault_tolerance: FaultTolerance = field(default_factory=FaultTolerance)
     created: float = 0.0
+    awaited_steps: tuple[int, ...] = ()
 
     @property
     def member_type(self) -> str:
@@ -222,6 +225,7 @@ def settings_of(job: ElasticJob, namespace: str, timeouts: Timeouts) -> JobSetti
         collective=spec.distribution_strategy is DistributionStrategy.ALLREDUCE,
         rendezvous=_rendezvous(spec),
         created=created.timestamp() if created is not None else 0.0,
+        awaited_steps=awaited_steps(job.metadata.annotations),
     )
 
 

@@ -1,6 +1,4 @@
-"""Speed and resource use from the nodes' reports, kept in memory only; and the job's history, which is
-stored.
-"""
+"""Speed and resource use from the nodes' reports, kept in memory only."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -240,51 +238,3 @@ def _rate(samples: deque[tuple[float, int]]) -> float:
         return 0.0
     (start, first), (end, last) = samples[0], samples[-1]
     return (last - first) / (end - start) if end > start else 0.0
-
-
-MAX_POINTS = 120
-"""Enough for a plot; a few kilobytes in the job's status, at most 50 with metrics of long names."""
-FIRST_INTERVAL = 5.0
-"""Seconds between the first points; doubled whenever there are too many."""
-
-
-@dataclass(frozen=True)
-class HistorySample:
-    """The job at one moment.
-
-    Attributes:
-        time: Unix seconds.
-        step: global step.
-        records: acknowledged records.
-        nodes: running nodes by role.
-        metrics: values of metrics that the program reported, see `edl_workflows.core.protocol.metrics`.
-    """
-
-    time: float
-    step: int
-    nodes: dict[str, int]
-    records: int = 0
-    metrics: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class History:
-    """The points so far, oldest first, at least `interval` seconds apart."""
-
-    interval: float = FIRST_INTERVAL
-    points: tuple[HistorySample, ...] = ()
-
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """The metrics that any point has, in the order of their appearance."""
-        return tuple(dict.fromkeys(name for point in self.points for name in point.metrics))
-
-
-def extend_history(history: History, point: HistorySample) -> History:
-    """Add a point if it is due; every second point is dropped when there are too many."""
-    if history.points and point.time < history.points[-1].time + history.interval:
-        return history
-    points = (*history.points, point)
-    if len(points) > MAX_POINTS:
-        return History(history.interval * 2, points[::2])
-    return History(history.interval, points)

@@ -22,6 +22,7 @@ from edl_workflows.services.master.shards.snapshot import ShardsSnapshot
 from edl_workflows.services.master.state.autoscale.autoscale_state import AutoscalingState
 from edl_workflows.services.master.state.checkpoints import Checkpoints, SavedCheckpoint
 from edl_workflows.services.master.state.goodput import Goodput
+from edl_workflows.services.master.state.history import History
 from edl_workflows.services.master.state.job_result import TrainingResult
 from edl_workflows.services.master.state.nodes.hang import Hangs
 from edl_workflows.services.master.state.nodes.node_check import NodeCheck
@@ -29,11 +30,12 @@ from edl_workflows.services.master.state.nodes.pod_requests import PodRequests
 from edl_workflows.services.master.state.nodes.registry import JobNode, NodeRegistry
 from edl_workflows.services.master.state.nodes.relaunch import Restarts
 from edl_workflows.services.master.state.rollouts.rollout import Rollout
-from edl_workflows.services.master.state.statistics import History
 from edl_workflows.services.master.state.sync import SyncGroups
 from edl_workflows.services.master.state.versions.cluster_versions import ClusterVersions
 
 FORMAT = 2
+_PROGRESS = frozenset({"steps", "goodput", "history"})
+"""What changes all the time while a job trains."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +130,10 @@ class JobRecord:
     """How the job ended; None while it runs."""
     said: Announcement = field(default_factory=Announcement)
     """What the nodes were told last."""
-    history: History = field(default_factory=History)
-    """Progress over time, for the job's status."""
+    history: Annotated[History, _StoredAs(History, lambda kept: kept, lambda whole: whole.stored)] = field(
+        default_factory=History
+    )
+    """Progress over time; a sample of it is stored."""
     autoscaling: AutoscalingState = field(default_factory=AutoscalingState)
     """The ScalePlans that the master makes for its own job, and the optimizer's progress."""
     max_workers: int = 0
@@ -167,6 +171,13 @@ class JobRecord:
         values = {field.name: getattr(self, field.name) for field in fields(JobRecord)}
         mutable = {name: value for name, value in values.items() if isinstance(value, dict | NodeRegistry)}
         return JobRecord(**values | {name: copy(value) for name, value in mutable.items()})
+
+    def has_changed_since(self, earlier: "JobRecord") -> bool:
+        """Whether more has changed than the progress of training."""
+        if self.goodput.cause is not earlier.goodput.cause:
+            return True
+        names = (field.name for field in fields(JobRecord) if field.name not in _PROGRESS)
+        return any(getattr(self, name) != getattr(earlier, name) for name in names)
 
 
 @dataclass(eq=False)

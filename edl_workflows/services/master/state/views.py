@@ -10,7 +10,6 @@ from edl_workflows.core.jobs.elastic_job.faults import HangStatus, RestartRecord
 from edl_workflows.core.jobs.elastic_job.model import (
     CheckpointStatus,
     GoodputStatus,
-    HistoryPoint,
     ParameterServersStatus,
     ProgressStatus,
 )
@@ -28,6 +27,13 @@ from edl_workflows.core.protocol.metrics import choose_charted
 from edl_workflows.core.protocol.nodes import Directive, NodeRef
 from edl_workflows.core.protocol.reported_text import inert_value
 from edl_workflows.services.master.state.checkpoints import FailedSaves
+from edl_workflows.services.master.state.history import (
+    ENDED_BYTES,
+    MAX_POINTS,
+    SHOWN_BYTES,
+    SHOWN_POINTS,
+    HistorySample,
+)
 from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.job_result import TrainingResult
 from edl_workflows.services.master.state.nodes import (
@@ -40,7 +46,6 @@ from edl_workflows.services.master.state.nodes import (
 from edl_workflows.services.master.state.nodes.registry import NodeStatus
 from edl_workflows.services.master.state.rollouts.rollout import Rollout, describe_changed_model
 from edl_workflows.services.master.state.settings import JobSettings
-from edl_workflows.services.master.state.statistics import HistorySample
 from edl_workflows.services.master.state.stored_state import Announcement, JobRecord
 from edl_workflows.services.master.state.versions import rendezvous
 from edl_workflows.services.master.state.versions.cluster_versions import ChangeCause, ClusterVersion
@@ -208,13 +213,18 @@ def _verification(rollout: Rollout) -> ModelVerification | None:
 
 
 def job_status(state: JobState, now: float) -> dict[str, Any]:
-    """The part of the ElasticJob's status that its master writes, as a JSON merge patch."""
+    """The part of the ElasticJob's status that its master writes, as a JSON merge patch.
+
+    While the job runs it is written again and again, so it shows a sample of the history.
+    """
+    history = state.history
+    shown = (SHOWN_POINTS, SHOWN_BYTES) if state.outcome is None else (MAX_POINTS, ENDED_BYTES)
     progress = ProgressStatus(
         step=state.steps.step,
         records=records_done(state),
         records_total=records_total(state),
-        speed=round(state.volatile.statistics.speed, 3),
-        records_per_second=round(state.volatile.statistics.records_per_second, 3),
+        speed=_rounded(state.volatile.statistics.speed),
+        records_per_second=_rounded(state.volatile.statistics.records_per_second),
         cluster_version=state.versions.active.number if state.versions.active else 0,
         data_finished=state.shards.finished,
         metrics=state.volatile.statistics.metrics,
@@ -222,11 +232,11 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
     )
     patch: dict[str, Any] = {
         "progress": progress.to_dict(),
-        "history": _history_points(state),
+        "history": [point.to_dict() for point in history.select(*shown)],
         "goodput": _goodput_status(state, now),
         "restarts": _restarts_status(state),
         "warnings": _warnings(state, now),
-        "autoscaling": shown.to_dict() if (shown := state.autoscaling.shown) is not None else None,
+        "autoscaling": plan.to_dict() if (plan := state.autoscaling.shown) is not None else None,
     }
     if state.settings.has_ps:
         patch["parameterServers"] = _parameter_servers(state)
@@ -387,16 +397,6 @@ def unsaved_warning(failing: FailedSaves) -> str:
     return f"no checkpoint could be saved since {since}: {failing.error[:1000]}"
 
 
-def _history_points(state: JobState) -> list[dict[str, Any]]:
-    points = state.history.points
-    return [
-        HistoryPoint(
-            time=_time(round(p.time)), step=p.step, records=p.records, nodes=p.nodes, metrics=p.metrics
-        ).to_dict()
-        for p in points
-    ]
-
-
 def history_sample(state: JobState, now: float) -> HistorySample:
     """The present point of the job's history."""
     running = Counter(node.type for node in state.nodes if node.status is NodeStatus.RUNNING)
@@ -418,13 +418,14 @@ def records_total(state: JobState) -> int:
 
 
 def status_report(state: JobState, now: float) -> dict[str, Any]:
-    """The answer to `GET /v1/status`."""
+    """The answer to `GET /v1/status`, with the whole history."""
     directive = state.said.directive
     return {
         "job": state.settings.name,
         "namespace": state.settings.namespace,
         "outcome": _plain(state.outcome),
         **job_status(state, now),
+        "history": [point.to_dict() for point in state.history.points],
         "counts": state.counts,
         "nodes": [
             _node_report(state, node.ref)
@@ -474,6 +475,11 @@ def _node_report(state: JobState, ref: NodeRef) -> dict[str, Any]:
 
 def _plain(outcome: object) -> dict[str, Any] | None:
     return None if outcome is None else dict(vars(outcome))
+
+
+def _rounded(number: float) -> float:
+    """Three digits: more would differ from one status to the next while nothing changes."""
+    return float(f"{number:.3g}")
 
 
 def _utc_text(seconds: float) -> str:

@@ -12,7 +12,6 @@ from edl_workflows.airflow.tab.describe import (
     describe_history,
     describe_job,
     find_proposal,
-    select_evenly,
     without_output,
 )
 from edl_workflows.airflow.tab.document import MAX_PLANS, MAX_POINTS, MAX_TEXT, JobDocument
@@ -238,11 +237,3 @@ def test_brain_adds_what_the_cluster_forgot() -> None:
     names = [plan.name for plan in both.plans]
     assert names.count("mnist-scale-3") == 1
     assert "mnist-forgotten" in names
-
-
-def test_selection_keeps_the_ends() -> None:
-    """The selected points are spread evenly, in order, with the first and the last."""
-    found = select_evenly(range(1001), 11)
-
-    assert found == list(range(0, 1001, 100))
-    assert select_evenly([1, 2], 5) == [1, 2]

@@ -18,6 +18,7 @@ from edl_workflows.core.protocol.metrics import (
     check_metrics,
     choose_charted,
     describe_metrics,
+    select_evenly,
 )
 from edl_workflows.core.protocol.nodes import NodeRef
 from edl_workflows.core.protocol.training import StepReport
@@ -146,3 +147,11 @@ def test_metrics_in_words() -> None:
     assert describe_metrics(metrics) == "loss 3, auc 0.1235, z -1e-09"
     assert describe_metrics(metrics, 1) == "loss 3, 2 more"
     assert describe_metrics({}) == ""
+
+
+def test_selection_keeps_the_ends() -> None:
+    """The selected points are spread evenly, in order, with the first and the last."""
+    found = select_evenly(range(1001), 11)
+
+    assert found == list(range(0, 1001, 100))
+    assert select_evenly([1, 2], 5) == [1, 2]

@@ -16,7 +16,7 @@ from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec, ScaleP
 from edl_workflows.core.protocol.cluster import OWN_CHECKPOINT, CheckpointRef
 from edl_workflows.core.scaling.dlrover.ps_stages import StageProgress
 from edl_workflows.runtime.kube.events import EventNote
-from edl_workflows.services.master.effects import REPORT_SECONDS, UNREPORTED_SECONDS, Effects
+from edl_workflows.services.master.effects import UNREPORTED_SECONDS, Effects
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.shards.snapshot import JobPosition
 from edl_workflows.services.master.standalone import parse_nodes
@@ -34,6 +34,7 @@ from edl_workflows.services.master.state.settings import JobSettings
 from edl_workflows.services.master.state.stored_state import StepProgress
 from edl_workflows.services.master.state.transitions import settle_job
 from edl_workflows.services.master.state.versions.cluster_versions import ClusterVersion
+from edl_workflows.services.master.status_pace import REPORT_SECONDS
 from edl_workflows.services.master.store import FileStore
 
 SPEC = ScalePlanSpec(owner_job="job", replica_resource_specs={"worker": ReplicaResourceSpec(replicas=2)})
@@ -297,14 +298,14 @@ def test_what_is_shown_is_reported_when_it_changes(tmp_path: Path) -> None:
     """A value is reported once after each change."""
 
     async def main() -> None:
-        master, outside = _decided(tmp_path), FakeBackend()
-        effects = Effects(master, outside)
+        master, outside, clock = _decided(tmp_path), FakeBackend(), Clock()
+        effects = Effects(master, outside, clock)
         await effects.once()
         shown = AutoscalingStatus(stage="job_stage_running", notes=["no parameter server is hot"])
         master.state.autoscaling = autoscale_state.AutoscalingState(shown=shown)
-        effects._reported_at = float("-inf")
+        clock.now += REPORT_SECONDS
         await effects.once()
-        effects._reported_at = float("-inf")
+        clock.now += REPORT_SECONDS
         await effects.once()
         told = [status["autoscaling"] for status in outside.reported if "autoscaling" in status]
         assert told[-1]["notes"] == ["no parameter server is hot"]
