@@ -39,6 +39,7 @@ from edl_workflows.pipelines.waiting.results import (
     StageResult,
     evaluate_goal,
 )
+from edl_workflows.pipelines.waiting.step_waiters import StepWaiter
 from edl_workflows.pipelines.waiting.training_logs import TrainingLogs
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import CallPolicy, Cluster, ClusterSource
@@ -94,6 +95,8 @@ class GoalWait:
         self._state = ""
         self._reporter = StateReporter()
         self._observe = observe
+        self.waiter = StepWaiter(handle)
+        """Registers the wait on its job, if it is one for a step."""
 
     @property
     def seconds_left(self) -> float:
@@ -127,9 +130,14 @@ class GoalWait:
         Raises:
             EdlError: the object can't be read.
         """
-        result = self._evaluate(_find(cluster, self._handle))
+        state, source = _find(cluster, self._handle), ClusterSource.of(cluster)
+        result = self._evaluate(state)
+        if state is not None and self.waiter.is_due(state) and isinstance(result, InProgress):
+            self.waiter.register(source, state)
+        if not isinstance(result, InProgress):
+            self.waiter.withdraw(source)
         if isinstance(result, Failed):
-            return failed_pod.explain_failure(ClusterSource.of(cluster), self._handle, result)
+            return failed_pod.explain_failure(source, self._handle, result)
         silence = self._reporter.describe_silence(time.monotonic(), PROGRESS_SECONDS)
         return replace(result, message=silence) if silence and isinstance(result, InProgress) else result
 
@@ -209,7 +217,8 @@ def check_now(cluster: Cluster, handle: Handle, queue_deadline: float | None = N
         handle: what to wait for.
         queue_deadline: Unix time until which the job must have begun to run; None for no limit.
     """
-    return GoalWait(handle, queue_deadline=queue_deadline).check(cluster)
+    unregistered = handle.model_copy(update={"waiter": ""})
+    return GoalWait(unregistered, queue_deadline=queue_deadline).check(cluster)
 
 
 def _find(cluster: Cluster, handle: Handle) -> Object | None:
@@ -293,11 +302,15 @@ async def _wait_for_end(
             end: StageEnd | None = None
             while end is None:
                 try:
-                    end = wait.take(await _next_state(source, states, wait, waiting))
+                    state = await _next_state(source, states, wait, waiting)
+                    end = wait.take(state)
+                    if state is not None and wait.waiter.is_due(state) and end is None:
+                        await waiting.call(partial(wait.waiter.register, source, state))
                 except TimeoutError:
                     end = await waiting.call(partial(wait.overdue, source, states.last_error))
                 except EdlError as error:
                     end = Failed(error)
+    await waiting.call(partial(wait.waiter.withdraw, source))
     if not isinstance(end, Failed):
         return end
     return await waiting.call(partial(failed_pod.explain_failure, source, handle, end))

@@ -1,5 +1,5 @@
 """Wait for a job (phase, step, condition), or for a ScalePlan that another stage created. Nothing is changed
-or canceled."""
+or canceled; only a wait for a step is registered on its job while it lasts."""
 
 from typing import Annotated
 
@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.jobs import kinds
+from edl_workflows.core.jobs.elastic_job.awaited_steps import annotation_of
 from edl_workflows.core.jobs.scale_plan.model import KIND as SCALE_PLAN
 from edl_workflows.core.jobs.scale_plan.model import ScalePlanPhase
 from edl_workflows.core.jobs.view import JobPhase
@@ -77,8 +78,9 @@ class WaitChangeRequest(StageRequest):
     if_finished: IfFinishedField = IfFinished.SKIP
 
 
-def begin_wait(cluster: Cluster, request: WaitRequest, _identity: StageIdentity) -> Handle:
-    """Return what to wait for; nothing is changed.
+def begin_wait(cluster: Cluster, request: WaitRequest, identity: StageIdentity) -> Handle:
+    """Return what to wait for; nothing is changed. The wait for a step is registered on the job later, when
+    the job exists (`waiting.step_waiters`).
 
     Raises:
         InvalidError: objects of this kind are not jobs.
@@ -91,6 +93,7 @@ def begin_wait(cluster: Cluster, request: WaitRequest, _identity: StageIdentity)
         name=request.name,
         goal=JobGoal(phases=request.phases, step=request.step, condition=request.condition),
         if_finished=request.if_finished,
+        waiter=annotation_of(identity.owner) if request.step else "",
     )
 
 

@@ -93,6 +93,7 @@ class Handle(Model):
         owner, attempt: the owner annotations of an object that the stage created; "" if it created none. A
             stage cancels only what it created.
         if_finished: the result if the job succeeds before the goal is reached.
+        waiter: the annotation by which a wait for a step is registered on the job; "" for none.
     """
 
     kind: str
@@ -104,6 +105,7 @@ class Handle(Model):
     owner: str = ""
     attempt: str = ""
     if_finished: IfFinished = IfFinished.FAIL
+    waiter: str = ""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
