@@ -24,6 +24,7 @@ _CRD = CrdOptions(
     columns=(
         CrdColumn("Phase", "string", ".status.phase"),
         CrdColumn("Step", "integer", ".status.progress.step"),
+        CrdColumn("Measured", "date", ".status.progress.time"),
         CrdColumn("Workers", "integer", f"{_WORKER}.active"),
         CrdColumn("PS", "integer", ".status.replicaStatuses.ps.active"),
         CrdColumn("Reason", "string", ".status.reason", priority=1),

@@ -277,7 +277,8 @@ class CheckpointStatus(Status):
 
 
 class ProgressStatus(Status):
-    """How far training is, as the master last wrote it (at most every few seconds).
+    """How far training is, as the master last wrote it: in the first two minutes of training every few seconds,
+    later once a minute, and at once with each event and when a step is made that a stage waits for.
 
     Attributes:
         step: global step.
@@ -288,6 +289,7 @@ class ProgressStatus(Status):
         cluster_version: the version of the training cluster that trains.
         data_finished: every data set is consumed.
         metrics: the newest values that the program reported (``job.report``), by name.
+        time: when this was measured.
     """
 
     step: int = 0
@@ -384,7 +386,8 @@ class ElasticJobStatus(JobStatus):
     ``autoscaling``, ``hang``, ``warnings``, ``result`` and ``failure``: one writer a field.
 
     Attributes:
-        history: the job's life in at most 120 points, evenly spread.
+        history: the job's life in points that are evenly spread: at most 20 while the job runs, and up to 120
+            once it has ended. The master's ``GET /v1/status`` has all of them at any time.
         goodput: the share of its time in which it made steps that last.
         restarts: what was restarted, and why.
         parameter_servers: which changes of them the program allows.

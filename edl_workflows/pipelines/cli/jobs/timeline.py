@@ -37,7 +37,7 @@ def timeline(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Show the history of an ElasticJob as its master recorded it: nodes, speed, data, restarts and steps of
-    plans."""
+    plans. A running job has at most 20 points, about a minute old; one that has ended up to 120."""
     from edl_workflows.core.jobs.elastic_job.kind import ELASTIC_JOB
     from edl_workflows.core.jobs.elastic_job.model import ElasticJob
     from edl_workflows.pipelines import timeline as timelines
@@ -59,6 +59,11 @@ def timeline(
             )
             spent = [f"{cause} {dt.timedelta(seconds=seconds)}" for cause, seconds in line.seconds.items()]
             say(f"time by cause: {', '.join(spent) or 'unknown'}")
+        if output is OutputFormat.TABLE and job.status.completion_time is None:
+            newest = dt.datetime.fromtimestamp(line.samples[-1].time, dt.UTC)
+            say(
+                f"a sample until {newest:%Y-%m-%d %H:%M:%S} UTC; up to 120 points are written at the job's end"
+            )
         return
     try:
         timelines.draw_timeline(line, picture)
