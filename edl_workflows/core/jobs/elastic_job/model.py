@@ -277,8 +277,7 @@ class CheckpointStatus(Status):
 
 
 class ProgressStatus(Status):
-    """How far training is, as the master last wrote it: in the first two minutes of training every few seconds,
-    later once a minute, and at once with each event and when a step is made that a stage waits for.
+    """How far training is, as its master last wrote it: about once a minute, and with each event.
 
     Attributes:
         step: global step.
@@ -386,15 +385,13 @@ class ElasticJobStatus(JobStatus):
     ``autoscaling``, ``hang``, ``warnings``, ``result`` and ``failure``: one writer a field.
 
     Attributes:
-        history: the job's life in points that are evenly spread: at most 20 while the job runs, and up to 120
-            once it has ended. The master's ``GET /v1/status`` has all of them at any time.
+        history: the job's life in at most 20 points, evenly spread; up to 120 once it has ended.
         goodput: the share of its time in which it made steps that last.
         restarts: what was restarted, and why.
         parameter_servers: which changes of them the program allows.
         autoscaling: the newest plan of the job's optimizer, and why.
         hang: the newest hang, and where the training processes stood.
-        warnings: what people should know although the job goes on: checkpoints that could not be restored,
-            hangs, stragglers.
+        warnings: what people should know although the job goes on: damaged checkpoints, hangs, stragglers.
         result: what the training function returned, as JSON; "" of a script, and before the end.
         failure: why the master gave the job up ({reason, message}, of a failed node also {pod, lastLines});
             the controller copies it when the master ends.

@@ -61,9 +61,7 @@ def timeline(
             say(f"time by cause: {', '.join(spent) or 'unknown'}")
         if output is OutputFormat.TABLE and job.status.completion_time is None:
             newest = dt.datetime.fromtimestamp(line.samples[-1].time, dt.UTC)
-            say(
-                f"a sample until {newest:%Y-%m-%d %H:%M:%S} UTC; up to 120 points are written at the job's end"
-            )
+            say(f"a sample until {newest:%Y-%m-%d %H:%M:%S} UTC; the job's end has up to 120 points")
         return
     try:
         timelines.draw_timeline(line, picture)
