@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +88,10 @@ class ScaledJob(SubmittedJob):
 
     def speed(self, seconds: float) -> float:
         """Steps a second over so long."""
-        start, begun = self._step(), time.monotonic()
+        begun, began = self._measure_step()
         time.sleep(seconds)
-        return (self._step() - start) / (time.monotonic() - begun)
+        ended, end = self._measure_step()
+        return (ended - begun) / (end - began).total_seconds()
 
     def planned(self) -> AutoscalingStatus:
         """What its master says; empty before it says anything."""
@@ -103,6 +105,11 @@ class ScaledJob(SubmittedJob):
             )
         )
 
-    def _step(self) -> int:
+    def _measure_step(self) -> tuple[int, datetime]:
+        """The newest step, and when it was measured: the status is written for who waits for a step."""
+        before = self.get().status.progress
+        self.wait_step((before.step if before else 0) + 1)
         progress = self.get().status.progress
-        return progress.step if progress else 0
+        assert progress is not None
+        assert progress.time is not None
+        return progress.step, progress.time

@@ -39,7 +39,7 @@ def timeline(
     """Show the history of an ElasticJob as its master recorded it: nodes, speed, data, restarts and steps of
     plans. A running job has at most 20 points, about a minute old; one that has ended up to 120."""
     from edl_workflows.core.jobs.elastic_job.kind import ELASTIC_JOB
-    from edl_workflows.core.jobs.elastic_job.model import ElasticJob
+    from edl_workflows.core.jobs.elastic_job.model import ElasticJob, ElasticJobPhase
     from edl_workflows.pipelines import timeline as timelines
     from edl_workflows.pipelines.cli.jobs.description import plans_of
     from edl_workflows.pipelines.cli.jobs.listing import read_job
@@ -59,7 +59,10 @@ def timeline(
             )
             spent = [f"{cause} {dt.timedelta(seconds=seconds)}" for cause, seconds in line.seconds.items()]
             say(f"time by cause: {', '.join(spent) or 'unknown'}")
-        if output is OutputFormat.TABLE and job.status.completion_time is None:
+        if output is OutputFormat.TABLE and job.status.phase not in (
+            ElasticJobPhase.SUCCEEDED,
+            ElasticJobPhase.FAILED,
+        ):
             newest = dt.datetime.fromtimestamp(line.samples[-1].time, dt.UTC)
             say(f"a sample until {newest:%Y-%m-%d %H:%M:%S} UTC; the job's end has up to 120 points")
         return

@@ -42,6 +42,20 @@ def test_table_has_a_row_a_point(options: list[str], capsys: pytest.CaptureFixtu
     assert lines[-1].split() == ["95", "950", "10.0", "190", "ps", "2", "worker", "1"]
 
 
+def test_a_running_job_says_until_when_its_points_are(
+    cluster: Cluster, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The points of a running job are a sample that is written rarely; those of one that has ended are all."""
+    assert run(["timeline", *options]) == 0
+    assert "a sample" not in capsys.readouterr().err
+    client.create(cluster, elastic_job("runs"))
+    points = client.get(cluster, ELASTIC_JOBS, "told")["status"]["history"]
+    client.patch_status(cluster, ELASTIC_JOBS, "runs", {"phase": "Running", "history": points})
+
+    assert run(["timeline", "runs", *options[1:]]) == 0
+    assert "a sample until 2026-01-01 00:01:35 UTC" in capsys.readouterr().err
+
+
 def test_text_has_restarts_and_the_steps_of_plans(
     cluster: Cluster, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
