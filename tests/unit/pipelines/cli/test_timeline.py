@@ -45,7 +45,7 @@ def test_table_has_a_row_a_point(options: list[str], capsys: pytest.CaptureFixtu
 def test_a_running_job_says_until_when_its_points_are(
     cluster: Cluster, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The points of a running job are a sample that is written rarely; those of one that has ended are all."""
+    """The points of a running job are a sample that is written rarely; one that has ended has all."""
     assert run(["timeline", *options]) == 0
     assert "a sample" not in capsys.readouterr().err
     client.create(cluster, elastic_job("runs"))

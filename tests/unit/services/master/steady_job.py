@@ -19,6 +19,7 @@ from edl_workflows.core.kubernetes.api import ApiResource
 from edl_workflows.runtime.kube import resources
 from edl_workflows.runtime.kube.cache import ObjectCache, ObjectChange
 from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.events import EventNote
 from edl_workflows.runtime.kube.resources import Scope
 from edl_workflows.services.master import kubernetes
 from edl_workflows.services.master.app import create_app
@@ -167,8 +168,8 @@ class FakeCluster:
     def report_plan(self, rollout: Rollout, status: dict[str, Any]) -> None:
         raise AssertionError(f"{rollout.name}: a steady job has no plan")
 
-    def warn(self, reason: str, message: str) -> None:
-        raise AssertionError(f"{reason}: {message}")
+    def record_event(self, event: EventNote) -> None:
+        raise AssertionError(f"{event}: nothing happens in a steady job")
 
     def report_job(self, status: dict[str, Any]) -> None:
         text = json.dumps(status, default=str)
