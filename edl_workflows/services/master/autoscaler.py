@@ -93,4 +93,4 @@ class JobAutoscaler:
         opened = state.autoscaling.open
         if opened is not None:
             log.info("a plan of the job's own", number=opened.number, reason=opened.spec.reason)
-        self._master.changed(WriteUrgency.NOW if opened is not None else WriteUrgency.GROUPED)
+        self._master.changed(WriteUrgency.NOW if opened is not None else WriteUrgency.LAZY)
