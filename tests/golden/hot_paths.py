@@ -24,17 +24,19 @@ from edl_workflows.core.protocol.nodes import NodeRef
 from edl_workflows.core.protocol.routes import ACKNOWLEDGE, LEASE, Route
 from edl_workflows.pipelines.stages.driver import GoalWait
 from edl_workflows.pipelines.waiting.goals import Handle, JobGoal
-from edl_workflows.runtime.kube import watch
+from edl_workflows.runtime.kube import resources
 from edl_workflows.runtime.kube.cache import ObjectCache
 from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import Scope
+from edl_workflows.runtime.kube.watch import WatchStream
 from edl_workflows.services.controller.observed_cluster import ObservedCluster
 from edl_workflows.services.master.app import create_app
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.shards.dataset import ShardedDataset
 from edl_workflows.services.master.standalone import parse_nodes
 from edl_workflows.services.master.state import views
+from edl_workflows.services.master.state.history import extend_history
 from edl_workflows.services.master.state.settings import JobSettings
-from edl_workflows.services.master.state.statistics import extend_history
 from tests.cases.kinds import KIND_CASES
 from tests.jobs_namespace import JobsNamespace
 from tests.unit.services.master.served_master import GatedStore
@@ -221,8 +223,12 @@ def _observe_events() -> Path:
         cluster, "default", (kind.source,), (kind.source.api,), lambda _group: None, lambda *_: None
     )
     (informer,) = world._by_source.values()
-    next_line = _make_lines()
-    return lambda: informer._take(watch._parse(next_line(), "watch"))
+    stream, next_line = _watch_jobs(cluster), _make_lines()
+    return lambda: informer._take(stream._parse(next_line()))
+
+
+def _watch_jobs(cluster: Cluster) -> WatchStream:
+    return WatchStream(cluster, Scope(resources.ELASTIC_JOBS, "default"), "1")
 
 
 def _evaluate_events() -> Path:
@@ -230,9 +236,10 @@ def _evaluate_events() -> Path:
         kind="ElasticJob", namespace="default", name=_name_of("ElasticJob"), goal=JobGoal(step=10**9)
     )
     wait, cache, next_line = GoalWait(handle), ObjectCache(), _make_lines()
+    stream = _watch_jobs(Cluster(api_client=None, namespace="default", key="none"))
 
     def evaluate() -> None:
-        change = cache.put(watch._parse(next_line(), "watch").object)
+        change = cache.put(stream._parse(next_line()).object)
         assert change is not None
         assert wait.take(change.object) is None
 

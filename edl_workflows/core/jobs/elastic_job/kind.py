@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from pydantic.alias_generators import to_camel
+
 from edl_workflows.core.jobs import cache_fields, manifests
 from edl_workflows.core.jobs.actions import Manifest, Observed
 from edl_workflows.core.jobs.elastic_job import scaling
@@ -105,7 +107,7 @@ def _made_here(pod: Manifest, observed: Observed) -> bool:
     return any(manifests.owner_of(child).get("uid") == job for child in stored)
 
 
-_STATUS = frozenset((*OWNED, "replacements", "checkpoint", "failure", "warnings"))
+_STATUS = frozenset((*map(to_camel, OWNED), "replacements", "checkpoint", "failure", "warnings"))
 """The fields of a job's status that decisions read. The master writes the last three, and others more often.
 """
 
