@@ -122,8 +122,10 @@ def fit(
         return fit_with_servers(ends, build, (x, y), validation_data, {**records, **order})
     dataset = Dataset(len(y), batch_size, epochs, shuffle, seed, global_batch)
     monitor = monitor or ("val_loss" if validation_data else "loss")
+    contrary = "min" if maximize else "max"
     for callback in filter(_keeps_best, callbacks):
-        _check_monitor(callback, monitor, maximize=maximize)
+        if callback.monitor != monitor or callback.mode == contrary:
+            raise _monitor_error(callback, monitor, maximize=maximize)
     return _fit_mirrored(
         job, build, (x, y), validation_data, dataset, options, callbacks, monitor=monitor, maximize=maximize
     )
@@ -206,7 +208,7 @@ class _Callbacks:
     ) -> None:
         self._model = model
         self._monitor = monitor
-        self._better = max if maximize else min
+        self._maximize = maximize
         self._run = run
         self._all = list(callbacks)
         model.stop_training = False
@@ -220,7 +222,14 @@ class _Callbacks:
             callback.on_epoch_begin(epoch - 1)
 
     def end(self, epoch: int, logs: Mapping[str, float]) -> bool:
-        """End an epoch; whether the callbacks of this member want training to stop."""
+        """End an epoch; whether the callbacks of this member want training to stop.
+
+        Raises:
+            InvalidError: a callback keeps the best model, and a greater value is better for only one of it
+                and `fit`.
+        """
+        for callback in filter(_keeps_best, self._all):  # in all members, so that all of them end
+            self._hand_over_best(callback)
         for callback in self._present():
             callback.on_epoch_end(epoch - 1, dict(logs))
         return bool(self._model.stop_training)
@@ -241,26 +250,32 @@ class _Callbacks:
                 if stops and callback.monitor == self._monitor and not math.isnan(self._run.best):
                     # It counts on after a restart.
                     callback.wait, callback.best = self._run.epochs_since_best, self._run.best
-            if _keeps_best(callback) and not math.isnan(self._run.best):
-                # Another process may have written the file of a better model.
-                bests = (self._run.best, *([] if callback.best is None else [callback.best]))
-                callback.best = self._better(bests)
         return present
+
+    def _hand_over_best(self, callback: Any) -> None:
+        """Let the callback know the best value so far: another process may have written the file of that
+        model."""
+        if callback.monitor_op is None:  # with mode "auto", the metrics of the built model decide
+            callback._set_monitor_op()  # noqa: SLF001 - Keras would do it only after this
+        if bool(callback.monitor_op(1.0, 0.0)) is not self._maximize:
+            raise _monitor_error(callback, self._monitor, maximize=self._maximize)
+        if not math.isnan(self._run.best):
+            better = max if self._maximize else min
+            callback.best = better(self._run.best, self._run.best if callback.best is None else callback.best)
 
 
 def _keeps_best(callback: Any) -> bool:
     return isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.save_best_only
 
 
-def _check_monitor(callback: Any, monitor: str, *, maximize: bool) -> None:
-    """Refuse a callback whose best value does not travel with the checkpoint."""
-    contrary = "min" if maximize else "max"
-    if callback.monitor != monitor or getattr(callback, "mode", "") == contrary:
-        raise InvalidError(
-            f"{type(callback).__name__}(save_best_only=True) monitors {callback.monitor}, and fit {monitor} "
-            f"({'greater' if maximize else 'smaller'} is better): after a restart it would overwrite its "
-            "best model with a worse one. Monitor the same, with fit(monitor=…, maximize=…)"
-        )
+def _monitor_error(callback: Any, monitor: str, *, maximize: bool) -> InvalidError:
+    """The error for a callback whose best value does not travel with the checkpoint."""
+    return InvalidError(
+        f"{type(callback).__name__}(save_best_only=True) monitors {callback.monitor} with mode "
+        f"{callback.mode}, and fit {monitor} ({'greater' if maximize else 'smaller'} is better): after a "
+        "restart it would overwrite its best model with a worse one. Monitor the same, with "
+        "fit(monitor=…, maximize=…)"
+    )
 
 
 def _check_callbacks(callbacks: Sequence[Any]) -> None:

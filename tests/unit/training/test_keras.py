@@ -150,7 +150,7 @@ def test_the_best_model_survives_a_restart(adapter: Any, job: Any, tmp_path: Pat
     x, y = values()
     file, options = tmp_path / "best.weights.h5", adapter.TrainingOptions(tmp_path / "checkpoints")
 
-    def fit(version: int, epochs: int, **arguments: Any) -> None:
+    def fit(version: int, epochs: int, monitor: str = "", **arguments: Any) -> None:
         # The labels of the validation are wrong: the more the model learns, the greater is its loss.
         saving = keras.callbacks.ModelCheckpoint(
             str(file), save_best_only=True, save_weights_only=True, **arguments
@@ -158,7 +158,7 @@ def test_the_best_model_survives_a_restart(adapter: Any, job: Any, tmp_path: Pat
         connected = job(version)
         adapter.fit(
             connected, lambda: build(adapter), x, y, options,
-            batch_size=16, epochs=epochs, validation_data=(x, 1 - y), callbacks=[saving],
+            batch_size=16, epochs=epochs, validation_data=(x, 1 - y), monitor=monitor, callbacks=[saving],
         )  # fmt: skip
 
     fit(1, 2)
@@ -168,6 +168,32 @@ def test_the_best_model_survives_a_restart(adapter: Any, job: Any, tmp_path: Pat
     for arguments in ({"monitor": "val_accuracy", "mode": "max"}, {"mode": "max"}):
         with pytest.raises(InvalidError, match=r"smaller is better.*overwrite its best"):
             fit(3, 3, **arguments)
+
+
+def test_the_best_model_of_a_metric_whose_direction_keras_knows(
+    adapter: Any, job: Any, tmp_path: Path
+) -> None:
+    """With mode "auto" the metric decides what is better. If `fit` takes it the other way round, the callback
+    is refused before it overwrites its best model with a worse one."""
+    keras = adapter.keras
+    x, y = values()
+    file = tmp_path / "best.weights.h5"
+
+    def fit(version: int, *, maximize: bool) -> Any:
+        saving = keras.callbacks.ModelCheckpoint(
+            str(file), "val_accuracy", save_best_only=True, save_weights_only=True
+        )
+        adapter.fit(
+            job(version), lambda: build(adapter), x, y, adapter.TrainingOptions(tmp_path / str(maximize)),
+            batch_size=16, epochs=2, validation_data=(x, 1 - y), monitor="val_accuracy", maximize=maximize,
+            callbacks=[saving],
+        )  # fmt: skip
+        return saving
+
+    with pytest.raises(InvalidError, match=r"mode auto.*smaller is better"):
+        fit(1, maximize=False)
+    assert not file.exists()
+    assert fit(2, maximize=True).best > 0.5
 
 
 def test_the_stop_of_rank_0_counts(
