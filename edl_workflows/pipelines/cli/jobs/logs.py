@@ -112,14 +112,14 @@ def choose_nodes(kind: "JobKind", pods: Mapping[str, Pod], node: str, *, master:
     )
     if node or master:
         return [node or next(reversed(masters), names.MASTER_TYPE)]
-    started = choose_pods(kind, pods.values(), "all")
-    by_role = [pod for pod in started if kind.node_of(pod).rpartition("-")[0].lower() in TRAINING_ROLES]
-    training = by_role or started
-    living = [pod for pod in training if not pod_state.has_ended(pod)]
-    chosen = [kind.node_of(pod) for pod in living or training]
+    nodes = [one for one in pods if one not in masters]
+    training = [one for one in nodes if one.rpartition("-")[0].lower() in TRAINING_ROLES] or nodes
+    started = choose_pods(kind, [pods[one] for one in training], "all")
+    living = [pod for pod in started if not pod_state.has_ended(pod)]
+    chosen = [kind.node_of(pod) for pod in living or started]
     if not chosen and masters:
         say("no node that trains has started: this is the master's log")
-    return chosen or masters[-1:] or [min(pods)]
+    return chosen or masters[-1:] or [min(training)]
 
 
 class _NodeLog:

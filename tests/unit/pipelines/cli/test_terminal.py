@@ -15,6 +15,7 @@ import structlog
 import yaml
 
 from edl_workflows.core import exceptions
+from edl_workflows.core.jobs.kinds import kind_of
 from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines import cli
 from edl_workflows.pipelines.cli import output
@@ -257,8 +258,21 @@ def test_logs_before_and_after_the_training(edl: Edl, monkeypatch: pytest.Monkey
     assert out == "of dlrover-master-0\n"
     assert "this is the master's log" in err
 
+    pods |= node_pods(("ps", 0, "running"))
+    assert edl("logs", "mnist")[1] == "of dlrover-master-0\n"
     pods |= node_pods(("worker", 0, "terminated"), ("worker", 1, "terminated"))
     assert edl("logs", "mnist")[1] == "worker-0 | of worker-0\nworker-1 | of worker-1\n"
+
+
+def test_logs_of_a_worker_that_crashes_again_and_again() -> None:
+    """While the kubelet waits before it starts a worker again, a server that runs does not take its place."""
+    kind = kind_of("TFJob")
+    pods = node_pods(("ps", 0, "running"), ("worker", 0, "waiting"))
+    for node, pod in pods.items():
+        role, _, index = node.partition("-")
+        pod["metadata"]["labels"] |= {kind.labels[1]: role, kind.labels[2]: index}
+
+    assert log_command.choose_nodes(kind, pods, "", master=False) == ["worker-0"]
 
 
 @pytest.mark.usefixtures("_logging")
