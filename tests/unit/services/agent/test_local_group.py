@@ -140,23 +140,27 @@ def test_another_number_is_refused(wanted: str) -> None:
 
 MEETS = """
 import pathlib, socket, sys, time
+def wait_for(name):
+    while not (pathlib.Path(sys.argv[2]) / name).exists():
+        time.sleep(0.1)
+wait_for("separate copies")
 server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
-while not pathlib.Path(sys.argv[2]).exists():
-    time.sleep(0.1)
+wait_for("one model")
 """
-"""A script that opens its address, and ends when a file is there."""
+"""A script that opens its address after separate copies were declared, and ends when one model is."""
 
 
 class GroupJob:
-    """The part of a job that a group of scripts uses; it notes what the group declares."""
+    """The part of a job that a group of scripts uses; it notes what the group declares, also as files in a
+    folder."""
 
     version = 1
     terminated = drain_requested = False
     cluster = TrainingCluster(version=1)
 
-    def __init__(self, met: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.declared: list[str] = []
-        self._met = met
+        self._folder = folder
         self._woken = threading.Condition()
 
     def save_with(self, _: object) -> None: ...
@@ -177,11 +181,14 @@ class GroupJob:
             assert self._woken.wait_for(true, 60)
 
     def declare_separate_copies(self) -> None:
-        self.declared.append("separate copies")
+        self._note("separate copies")
 
     def declare_one_model(self) -> None:
-        self.declared.append("one model")
-        self._met.touch()
+        self._note("one model")
+
+    def _note(self, declaration: str) -> None:
+        self.declared.append(declaration)
+        (self._folder / declaration).touch()
 
 
 @pytest.mark.parametrize(
@@ -197,16 +204,18 @@ class GroupJob:
     ],
 )
 def test_scripts_that_train_separate_copies(
-    script: str, text: str, declared: list[str], tmp_path: Path
+    script: str, text: str, declared: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scripts that form no group are judged as a program without torchrun is: by their text, and by the
     connections of their processes. Without a sign nothing is declared."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    job = GroupJob(tmp_path / "met")
+    # The tests' own process, in which others may have loaded a framework, counts as the program's.
+    monkeypatch.setattr(GroupConnections, "_has_framework", lambda *_: False)
+    job = GroupJob(tmp_path)
     program = ProgramText(TrainingProgram.of_script("train.py", text))
     group = GroupConnections(os.getpid(), f"127.0.0.1:{port}", ["127.0.0.1:9"], program)
-    command = [sys.executable, "-c", script, str(port), str(tmp_path / "met")]
+    command = [sys.executable, "-c", script, str(port), str(tmp_path)]
     try:
         assert LocalGroup(cast("Job", job), command, [dict(os.environ)], group).run() == 0
     finally:
