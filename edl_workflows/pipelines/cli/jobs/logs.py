@@ -75,10 +75,7 @@ def logs(
     cluster = target.connect()
     pods = _pods_by_node(cluster, kind, name)
     chosen = choose_nodes(kind_of(kind), pods, node, master=master)
-    _check_nodes(chosen, pods, f"{kind} {cluster.namespace}/{name}")
-    if len(chosen) > MOST_NODES:
-        say(f"these are {MOST_NODES} of {len(chosen)} nodes; name another to see its log")
-    shown = chosen[:MOST_NODES]
+    shown = _limit_nodes(chosen, pods, f"{kind} {cluster.namespace}/{name}")
     logs_of_nodes = [
         _NodeLog(cluster, pods[one], f"{one} | " if len(shown) > 1 else "", tail, container) for one in shown
     ]
@@ -88,10 +85,13 @@ def logs(
         _print_all(logs_of_nodes)
 
 
-def _check_nodes(nodes: Sequence[str], pods: Mapping[str, Pod], job: str) -> None:
+def _limit_nodes(nodes: Sequence[str], pods: Mapping[str, Pod], job: str) -> Sequence[str]:
     missing = next((node for node in nodes if node not in pods), None)
     if missing is not None:
         raise NotFoundError(f"{job} has no node {missing!r}; it has {', '.join(sorted(pods))}")
+    if len(nodes) > MOST_NODES:
+        say(f"these are {MOST_NODES} of {len(nodes)} nodes; name another to see its log")
+    return nodes[:MOST_NODES]
 
 
 def choose_nodes(kind: "JobKind", pods: Mapping[str, Pod], node: str, *, master: bool) -> list[str]:
