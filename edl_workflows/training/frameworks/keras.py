@@ -122,10 +122,7 @@ def fit(
         return fit_with_servers(ends, build, (x, y), validation_data, {**records, **order})
     dataset = Dataset(len(y), batch_size, epochs, shuffle, seed, global_batch)
     monitor = monitor or ("val_loss" if validation_data else "loss")
-    contrary = "min" if maximize else "max"
-    for callback in filter(_keeps_best, callbacks):
-        if callback.monitor != monitor or callback.mode == contrary:
-            raise _monitor_error(callback, monitor, maximize=maximize)
+    _check_monitors(callbacks, monitor, maximize=maximize)
     return _fit_mirrored(
         job, build, (x, y), validation_data, dataset, options, callbacks, monitor=monitor, maximize=maximize
     )
@@ -266,6 +263,13 @@ class _Callbacks:
 
 def _keeps_best(callback: Any) -> bool:
     return isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.save_best_only
+
+
+def _check_monitors(callbacks: Sequence[Any], monitor: str, *, maximize: bool) -> None:
+    contrary = "min" if maximize else "max"
+    for callback in filter(_keeps_best, callbacks):
+        if callback.monitor != monitor or callback.mode == contrary:
+            raise _monitor_error(callback, monitor, maximize=maximize)
 
 
 def _monitor_error(callback: Any, monitor: str, *, maximize: bool) -> InvalidError:
