@@ -8,6 +8,8 @@ import pytest
 
 from edl_workflows.core.jobs import cache_fields, manifests
 from edl_workflows.core.jobs.elastic_job.kind import ELASTIC_JOBS
+from edl_workflows.core.jobs.elastic_job.model import ElasticJobStatus
+from edl_workflows.core.jobs.elastic_job.status import OWNED
 from edl_workflows.core.kubernetes import pod_state
 
 POD: dict[str, Any] = {
@@ -77,6 +79,29 @@ def test_whole_objects_lose_only_bookkeeping() -> None:
         "metadata": {k: v for k, v in POD["metadata"].items() if k != "managedFields"},
     }
     assert "managedFields" in POD["metadata"]
+
+
+def test_cached_job_has_what_the_controller_wrote() -> None:
+    """The controller compares its decision with the status in its cache, so the cache keeps each field that
+    it writes: a missing one would be written again and again, and an edit of the replicas would make no plan.
+    """
+    status = {
+        "phase": "Running",
+        "reason": "JobRunning",
+        "message": "all run",
+        "observedGeneration": 3,
+        "conditions": [{"type": "Running", "status": "True"}],
+        "replicaStatuses": {"worker": {"desired": 2, "active": 2}},
+        "startTime": "2026-01-01T00:00:00Z",
+        "completionTime": "2026-01-02T00:00:00Z",
+        "masterRestarts": 1,
+        "scalePlan": "plan",
+        "specReplicas": {"worker": 2},
+    }
+    progress = {"progress": {"step": 7}, "goodput": {"ratio": 1.0}}
+
+    assert ELASTIC_JOBS.keep({**POD, "status": status | progress})["status"] == status
+    assert {ElasticJobStatus.model_fields[field].alias for field in OWNED} == status.keys()
 
 
 def _count_calls(function: Callable[[Any], object], argument: object) -> int:
