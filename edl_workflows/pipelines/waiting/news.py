@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edl_workflows.core.jobs import cache_fields
+from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.waiting.goals import Handle, JobGoal
 from edl_workflows.runtime.kube.resources import Object, version_of
 
@@ -27,7 +28,17 @@ def is_news(handle: Handle, new: Object, old: Object) -> bool:
     step = handle.goal.step if isinstance(handle.goal, JobGoal) else None
     if step is not None and (progress.get("step") or 0) >= step:
         return True
-    return _has_run(progress) != _has_run(_progress_of(old)) or cache_fields.differ(new, old, _PROGRESS)
+    if _has_run(progress) != _has_run(_progress_of(old)):
+        return True
+    return cache_fields.differ(_without_waiters(new), _without_waiters(old), _PROGRESS)
+
+
+def _without_waiters(job: Object) -> Object:
+    """A job without the annotations of those who wait for a step: the registration of one is no news to the
+    others, nor to itself."""
+    annotations = job["metadata"].get("annotations") or {}
+    kept = {key: note for key, note in annotations.items() if not key.startswith(names.AWAITED_STEP_PREFIX)}
+    return {**job, "metadata": {**job["metadata"], "annotations": kept}}
 
 
 def _progress_of(job: Object) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from edl_workflows.core.jobs.elastic_job.awaited_steps import annotation_of
 from edl_workflows.pipelines.stages import driver
 from edl_workflows.pipelines.waiting import job_log
 from edl_workflows.pipelines.waiting.goals import Handle, JobGoal
@@ -89,7 +90,7 @@ def _job(version: int = 7, **status: Any) -> dict[str, Any]:
     return {"metadata": {"name": "a", "resourceVersion": str(version)}, "status": status}
 
 
-RUNNING = {"phase": "Running", "progress": {"step": 5, "speed": 1.0}}
+RUNNING: dict[str, Any] = {"phase": "Running", "progress": {"step": 5, "speed": 1.0}}
 
 
 @pytest.mark.parametrize(
@@ -120,3 +121,16 @@ def test_first_state_that_a_wait_may_use_is_news() -> None:
 
     assert is_news(handle, _job(9, **RUNNING), _job(7, **RUNNING))
     assert not is_news(handle, _job(9, **RUNNING), _job(8, **RUNNING))
+
+
+def test_other_waits_for_steps_are_no_news() -> None:
+    """That somebody begins or ceases to wait for a step of the job is no news, but other annotations are."""
+    handle = Handle(kind="ElasticJob", namespace="default", name="a", goal=JobGoal(step=10))
+    annotated = _job(8, **RUNNING)
+    annotated["metadata"]["annotations"] = {annotation_of("somebody"): "100"}
+    noted = _job(9, **RUNNING)
+    noted["metadata"]["annotations"] = {"note": "100"}
+
+    assert not is_news(handle, annotated, _job(**RUNNING))
+    assert not is_news(handle, _job(9, **RUNNING), annotated)
+    assert is_news(handle, noted, annotated)
