@@ -161,7 +161,7 @@ class Effects:
     async def run(self) -> None:
         """Follow the commits until cancelled."""
         while True:
-            woken = self._master.next_commit()
+            woken = self._master.next_wake()
             await self.once()
             await wait_within(woken, LOOK_SECONDS)
 

@@ -82,6 +82,7 @@ class Master:
         """Whether the server stops, so that no call waits any longer."""
         self._moved = Broadcast()
         self._committed = Broadcast()
+        self._effects_wake = Broadcast()
 
     async def run(self) -> None:
         """Commit and tick until cancelled, then store what has changed since the last commit."""
@@ -159,15 +160,16 @@ class Master:
             await self.moved(left)
 
     def wake_effects(self) -> None:
-        """Let the effects look now, although nothing is to be stored."""
-        self._committed.notify()
+        """Let the effects look now, although nothing is to be stored. Agents that wait for a directive, which
+        may be a thousand, are not woken."""
+        self._effects_wake.notify()
 
-    def next_commit(self) -> asyncio.Event:
+    def next_wake(self) -> asyncio.Event:
         """The event that the next commit or `wake_effects` sets."""
-        return self._committed.event
+        return self._effects_wake.event
 
     async def committed(self, seconds: float) -> None:
-        """Wait for the next commit or `wake_effects`, at most for `seconds`."""
+        """Wait for the next commit, at most for `seconds`."""
         await self._committed.wait(seconds)
 
     def directive(self, ref: NodeRef) -> Directive:
@@ -216,6 +218,7 @@ class Master:
         self._written, self._durable = text, change
         self.stored, self.published = stored, stored.said
         self._committed.notify()
+        self._effects_wake.notify()
 
     async def _last_commit(self) -> None:
         """Store what changed since the last commit; every answered request is stored already."""

@@ -217,3 +217,28 @@ def _registration(state: JobState) -> Registration:
 def _lives(master: Master) -> bool:
     node = master.state.nodes.find(WORKER.type, WORKER.id)
     return node is not None and node.live
+
+
+def test_effects_are_woken_without_the_agents() -> None:
+    """What wakes the effects alone, as each event of a pod does, wakes none of the agents that wait for a
+    directive; a commit wakes both."""
+
+    async def test() -> None:
+        master = Master(JobState(SETTINGS), SlowStore(0.0))
+        agent = asyncio.create_task(master.committed(60.0))
+        await asyncio.sleep(0)
+        woken = master.next_wake()
+        master.wake_effects()
+        await asyncio.sleep(0)
+        assert woken.is_set()
+        assert not agent.done()
+
+        woken = master.next_wake()
+        running = asyncio.create_task(master.run())
+        await master.durable(master.changed())
+        assert woken.is_set()
+        await agent
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(test())
