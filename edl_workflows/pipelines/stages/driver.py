@@ -256,7 +256,11 @@ def wait_for_goal(
     # The object alone, so that rights to it suffice.
     scope = Scope(resource_of(handle.kind), handle.namespace, field_selector=f"metadata.name={handle.name}")
     wait = GoalWait(handle, deadline, queue_deadline, notify, observe)
-    return run_blocking(_wait_for_end(source, handle, wait, scope, ThreadWaiting(), news))
+    try:
+        return run_blocking(_wait_for_end(source, handle, wait, scope, ThreadWaiting(), news))
+    except BaseException:  # interrupted by the user, or by a time-out of Airflow
+        wait.waiter.withdraw(source)
+        raise
 
 
 async def await_goal(

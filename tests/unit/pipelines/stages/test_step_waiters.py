@@ -145,3 +145,18 @@ def test_only_a_step_is_registered(cluster: Cluster, request_fields: dict[str, A
     request = WaitRequest(name="mnist", **request_fields)
     driver.GoalWait(WAIT.begin(cluster, request, StageIdentity(owner="one"))).check(cluster)
     assert _waiters(cluster) == {}
+
+
+def test_an_interrupted_wait_withdraws(cluster: Cluster) -> None:
+    """A wait that its caller interrupts, as by Ctrl-C, leaves nothing on the job: the step may never come."""
+    client.create(cluster, elastic_job("mnist"))
+    _make_step(cluster, 1)
+
+    def interrupt(_seen: object) -> None:
+        if _waiters(cluster):
+            raise KeyboardInterrupt
+
+    source, handle = ClusterSource.of(cluster), _handle(cluster, "one", 10)
+    with pytest.raises(KeyboardInterrupt):
+        driver.wait_for_goal(source, handle, time.time() + 60, observe=interrupt)
+    assert _waiters(cluster) == {}
