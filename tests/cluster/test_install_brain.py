@@ -216,8 +216,10 @@ def test_a_master_reports_and_gets_its_plans(brain: Brain, reports: SubmittedJob
     """With the token of its namespace, a job's samples are stored, and its plan comes from Brain."""
     uid = reports.get().metadata.uid
 
-    until(lambda: len(brain.samples(uid)) > 2, "samples of the job's master", PATIENCE)
-    assert brain.samples(uid)[-1]["step"] > 0
+    def steps() -> list[int]:
+        return [sample["step"] for sample in brain.samples(uid)]
+
+    until(lambda: len(steps()) > 2 and steps()[-1] > 0, "samples of the training", PATIENCE)
 
     def planner() -> str:
         about = reports.get().status.autoscaling
