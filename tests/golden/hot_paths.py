@@ -8,13 +8,11 @@ differ between versions of Python: since 3.12, comprehensions are no functions.
 import asyncio
 import gc
 import json
-import sys
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import count
-from types import FrameType
 from typing import Any
 
 from edl_workflows.core.jobs.kinds import KINDS, kind_of
@@ -37,6 +35,7 @@ from edl_workflows.services.master.standalone import parse_nodes
 from edl_workflows.services.master.state import views
 from edl_workflows.services.master.state.history import extend_history
 from edl_workflows.services.master.state.settings import JobSettings
+from tests.call_counts import count_calls
 from tests.cases.kinds import KIND_CASES
 from tests.jobs_namespace import JobsNamespace
 from tests.unit.services.master.served_master import GatedStore
@@ -71,25 +70,9 @@ def measure_cost(path: Path) -> Cost:
     gc.disable()  # a collection would call the finalizers of other tests' objects
     try:
         # The least of several, since other threads may need memory at the same time.
-        return Cost(_count_calls(path), min(_measure_peak(path) for _ in range(MEASUREMENTS)))
+        return Cost(count_calls(path), min(_measure_peak(path) for _ in range(MEASUREMENTS)))
     finally:
         gc.enable()
-
-
-def _count_calls(path: Path) -> int:
-    calls = 0
-
-    def note(_frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        path()
-    finally:
-        sys.setprofile(before)
-    return calls
 
 
 def _measure_peak(path: Path) -> int:

@@ -1,7 +1,7 @@
 """What a controller's cache keeps of objects."""
 
-import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from edl_workflows.core.jobs.elastic_job.kind import ELASTIC_JOBS
 from edl_workflows.core.jobs.elastic_job.model import ElasticJobStatus
 from edl_workflows.core.jobs.elastic_job.status import OWNED
 from edl_workflows.core.kubernetes import pod_state
+from tests.call_counts import count_calls
 
 POD: dict[str, Any] = {
     "apiVersion": "v1",
@@ -104,22 +105,6 @@ def test_cached_job_has_what_the_controller_wrote() -> None:
     assert {ElasticJobStatus.model_fields[field].alias for field in OWNED} == status.keys()
 
 
-def _count_calls(function: Callable[[Any], object], argument: object) -> int:
-    calls = 0
-
-    def count(_frame: object, event: str, _argument: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        function(argument)
-    finally:
-        sys.setprofile(before)
-    return calls
-
-
 @pytest.mark.parametrize("keep", [cache_fields.keep_whole, ELASTIC_JOBS.keep])
 def test_event_of_a_job_costs_the_same_with_a_long_history(keep: Callable[[Any], object]) -> None:
     """A cache keeps no history, and doesn't walk it: 100 points of history cost an event not one call more
@@ -128,5 +113,5 @@ def test_event_of_a_job_costs_the_same_with_a_long_history(keep: Callable[[Any],
     points = [{"time": "2026-01-01T00:00:00Z", "step": step, "nodes": {"worker": 2}} for step in range(100)]
     long = {**POD, "status": {"phase": "Running", "history": points}}
 
-    assert _count_calls(keep, long) == _count_calls(keep, job)
+    assert count_calls(partial(keep, long)) == count_calls(partial(keep, job))
     assert "history" not in cache_fields.keep_whole(long)["status"]
