@@ -12,8 +12,7 @@ PYTEST := $(BIN)/python -m pytest
 # and collect all of them.
 PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 WORKERS := 4
-test-unit: WORKERS := 3
-test-e2e: WORKERS := 2
+test-unit test-e2e: WORKERS := 3
 # Marker expressions that select tests of `make test-e2e` and `make test-cluster`; CI sets 'not long'.
 E2E := e2e
 CLUSTER_TESTS := cluster

@@ -52,7 +52,7 @@ class Script:
 
 
 SCRIPTS = {
-    "torchrun": Script(TORCHRUN, "checkpoint.pt", 10_000, 0.1),
+    "torchrun": Script(TORCHRUN, "checkpoint.pt", steps=400, delay=0.5),
     "torchrun-hugging-face": Script(
         TORCHRUN_HUGGING_FACE, "out/checkpoint-*/trainer_state.json", steps=400, delay=0.5
     ),
