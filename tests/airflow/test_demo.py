@@ -27,6 +27,8 @@ pytestmark = [
 ]
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
+LOOK_SECONDS = 3.0
+"""Between two searches for servers. Each reads the environment of all processes of this machine."""
 
 
 @contextlib.contextmanager
@@ -37,7 +39,7 @@ def _servers_watched(cluster: Path) -> Iterator[dict[str, bool]]:
     over = threading.Event()
 
     def look() -> None:
-        while not over.wait(1.0):
+        while not over.wait(LOOK_SECONDS):
             for name, on_loopback in {**local_cluster.servers(cluster), **_own_servers(cluster)}.items():
                 seen[name] = seen.get(name, True) and on_loopback
 

@@ -35,7 +35,7 @@ EVALUATE_TASK = "evaluate"
 NAMESPACE = "default"
 CLUSTER_SECONDS = 60.0
 RUN_SECONDS = 900.0
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
