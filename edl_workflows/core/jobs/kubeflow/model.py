@@ -269,6 +269,13 @@ def find_replica_type(types: type[ReplicaType], key: str) -> ReplicaType:
     raise ValueError(f"unknown type of replicas; types are {', '.join(types)}{meant}")
 
 
+def max_types(types: type[ReplicaType]) -> int:
+    """How many types of replicas a definition admits: one more than there are, so that a rule refuses an
+    unknown type beside all others, with a message that says which types there are.
+    """
+    return len(types) + 1
+
+
 def keys_of(field: str, *types: ReplicaType) -> str:
     """CEL: the keys of a map of replicas that stand for one of these types, in upper or lower case."""
     spellings = "|".join(name for kind in types for name in kind.spellings)

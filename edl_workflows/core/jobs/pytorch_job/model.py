@@ -21,6 +21,7 @@ from edl_workflows.core.jobs.kubeflow.model import (
     find_replica_type,
     job_rules,
     keys_of,
+    max_types,
     replica_rules,
 )
 from edl_workflows.core.kubernetes import names
@@ -139,7 +140,9 @@ class PyTorchJobSpec(KubeflowSpec):
     )
     specs_field: ClassVar[str] = "pytorch_replica_specs"
     replica_types: ClassVar[type[ReplicaType]] = TorchReplicaType
-    pytorch_replica_specs: dict[TorchReplicaKey, TorchReplicaSpec] = Field(max_length=len(TorchReplicaType))
+    pytorch_replica_specs: dict[TorchReplicaKey, TorchReplicaSpec] = Field(
+        max_length=max_types(TorchReplicaType)
+    )
     run_policy: RunPolicy = Field(default_factory=RunPolicy)
     elastic_policy: ElasticPolicy | None = None
     nproc_per_node: str | None = Field(default=None, pattern="^(auto|cpu|gpu|[1-9][0-9]{0,8})$", max_length=9)

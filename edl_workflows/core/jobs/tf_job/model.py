@@ -21,6 +21,7 @@ from edl_workflows.core.jobs.kubeflow.model import (
     RunPolicy,
     find_replica_type,
     job_rules,
+    max_types,
     replica_rules,
 )
 from edl_workflows.core.kubernetes import api, names
@@ -100,7 +101,7 @@ class TFJobSpec(KubeflowSpec):
     model_config = cel_rules(*replica_rules(_SPECS, TFReplicaType), *IMMUTABLE)
     specs_field: ClassVar[str] = "tf_replica_specs"
     replica_types: ClassVar[type[ReplicaType]] = TFReplicaType
-    tf_replica_specs: dict[TFReplicaKey, KubeflowReplicaSpec] = Field(max_length=len(TFReplicaType))
+    tf_replica_specs: dict[TFReplicaKey, KubeflowReplicaSpec] = Field(max_length=max_types(TFReplicaType))
     run_policy: RunPolicy = Field(default_factory=RunPolicy)
     success_policy: Literal["", "AllWorkers"] = ""
     enable_dynamic_worker: bool = False

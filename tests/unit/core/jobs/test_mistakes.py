@@ -8,6 +8,7 @@ from edl_workflows.core.exceptions import ManifestError
 from edl_workflows.core.jobs.kinds import kind_of
 from tests.cases.kind import KindCases, Manifest, Mistake
 from tests.cases.kinds import KIND_CASES
+from tests.cases.kubeflow import KUBEFLOW_KINDS, spec_of
 from tests.jobs_namespace import JobsNamespace
 from tests.unit.core.jobs.admission import refused_by_server
 
@@ -61,3 +62,15 @@ def test_what_only_the_model_sees_fails_the_job_with_the_field(cases: KindCases,
 
     assert (status["phase"], status["reason"]) == (cases.ends[1], "InvalidSpec")
     assert error.value.problems[0].path in status["message"]
+
+
+@pytest.mark.parametrize("kind", KUBEFLOW_KINDS)
+def test_an_unknown_type_beside_all_others_is_refused_by_its_name(kind: str) -> None:
+    """An API server says which types of replicas there are to a job that has all of them and one more."""
+    spec = spec_of(kind)
+    manifest = copy.deepcopy(KIND_CASES[kind].example)
+    replicas = next(iter(manifest["spec"][spec.specs_key()].values())) | {"replicas": 1}
+    manifest["spec"] = {spec.specs_key(): dict.fromkeys((*spec.replica_types, "Wrker"), replicas)}
+
+    refusal = refused_by_server(manifest)
+    assert f"types are {', '.join(spec.replica_types)}" in refusal, "its max_length is `max_types`"
