@@ -27,8 +27,13 @@ from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.settings import JobSettings
 from edl_workflows.services.master.store import FileStore
 from edl_workflows.training import addresses
+from tests.cases.kinds import KIND_CASES
 
 ROOT = Path(__file__).parents[2]
+LISTS_OF_KINDS = (
+    ".github/ISSUE_TEMPLATE/bug.yml", "README.md", "docs/index.md", "docs/how-to/argo-agent.md",
+    "docs/how-to/argo-pipelines.md", "docs/reference/glossary.md",
+)  # fmt: skip
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#]+)(?:#[^)]*)?\)")
@@ -113,6 +118,13 @@ def test_links_lead_somewhere(page: Path) -> None:
     broken = [target for target in LINK.findall(page.read_text()) if not (page.parent / target).exists()]
 
     assert not broken
+
+
+@pytest.mark.parametrize("page", LISTS_OF_KINDS)
+def test_lists_of_the_kinds_are_complete(page: str) -> None:
+    """Each page that lists the kinds of jobs lists all of them, by name or by the plural of the API."""
+    text = (ROOT / page).read_text().lower()
+    assert not [kind for kind in KIND_CASES if kind.lower() not in text], f"{page} lists every kind"
 
 
 def test_every_call_of_the_master_is_listed(tmp_path: Path) -> None:

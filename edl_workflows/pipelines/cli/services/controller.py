@@ -132,9 +132,9 @@ class JobFlags:
         bool,
         typer.Option(
             "--force-delete-lost-pods/--keep-lost-pods",
-            help="Delete pods by force if their machine is lost, so that TFJobs, PyTorchJobs, TrainingJobs "
-            "and DIJobs, whose pods have fixed names, can replace them. Use it only where a machine that has "
-            "lost its contact is switched off: otherwise two pods of one name may run.",
+            help="Delete pods by force if their machine is lost, so that jobs whose pods have fixed names, "
+            "all but ElasticJobs, can replace them. Use it only where a machine that has lost its contact is "
+            "switched off: otherwise two pods of one name may run.",
         ),
     ] = False
     unreachable_timeout: Annotated[
