@@ -49,7 +49,8 @@ class KindCases:
         mistakes: changes of the example.
         detailed: a job with many fields, which the embedded cluster can run; made of
             `make_detailed_template`. Tests change its fields.
-        template: the path of a pod template in `detailed`.
+        template: the path of a pod template in `detailed`: that of the pods which a job of `installed` gets
+            first.
         four_pods: the spec of a job of four pods, for benchmarks.
         installed: jobs that run in an installation; None for ElasticJob, which has tests of its own there.
     """

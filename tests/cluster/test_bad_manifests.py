@@ -72,14 +72,10 @@ def test_a_wrong_manifest_starts_nothing(here: Place, cases: KindCases, mistake:
         client.delete(here.cluster, api, made["metadata"]["name"])
 
 
-TEMPLATES = {
-    "ElasticJob": "spec.replicaSpecs.worker.template",
-    "TFJob": "spec.tfReplicaSpecs.Worker.template",
-    "PyTorchJob": "spec.pytorchReplicaSpecs.Worker.template",
-    "TrainingJob": "spec.template",
-    "DIJob": "spec.tasks[0].template",
-}
-"""Where jobs of a kind have the template of their pods."""
+def template_path(kind: str) -> str:
+    """Where jobs of a kind have the template of their pods, as messages write it."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in KIND_CASES[kind].template)
+    return "".join(parts).removeprefix(".")
 
 
 def make_job(bed: Bed, kind: str, name: str, **pod_fields: Any) -> Manifest:
@@ -93,7 +89,7 @@ def make_job(bed: Bed, kind: str, name: str, **pod_fields: Any) -> Manifest:
     return manifest
 
 
-@pytest.mark.parametrize("kind", TEMPLATES)
+@pytest.mark.parametrize("kind", KIND_CASES)
 def test_a_pod_that_is_invalid_ends_its_job(here: Place, kind: str) -> None:
     """A job whose manifest is accepted, but whose pods the API server refuses with 422, fails soon. Its
     message names the field as it stands in the manifest."""
@@ -103,7 +99,7 @@ def test_a_pod_that_is_invalid_ends_its_job(here: Place, kind: str) -> None:
 
     status = _status(here.cluster, made)
     assert status["reason"] == "PodRefused"
-    assert f"{TEMPLATES[kind]}.spec.dnsPolicy: Unsupported value" in status["message"]
+    assert f"{template_path(kind)}.spec.dnsPolicy: Unsupported value" in status["message"]
     client.delete(here.cluster, kind_of(kind).source.api, made["metadata"]["name"])
 
 

@@ -11,6 +11,7 @@ from edl_workflows.core.kubernetes import names
 from edl_workflows.local.runner.support import unsupported_fields
 from edl_workflows.pipelines.argo.executor_plugin import PluginOptions, plugin_manifests
 from edl_workflows.pipelines.install.manifests import installation_manifests
+from tests.cases.kinds import KIND_CASES
 from tests.example_pods import EXAMPLES, INSTALLATION, pods_of, read_example
 from tests.pod_security import for_kubernetes, violations
 
@@ -69,22 +70,19 @@ def test_the_installations_own_pods_are_admitted() -> None:
 
 TEMPLATE: Manifest = {"spec": HARDENED}
 REPLICAS: Manifest = {"replicas": 1, "template": TEMPLATE}
-HEADS: dict[str, Manifest] = {
+JOBS: dict[str, Manifest] = {
+    **{
+        kind: {"spec": cases.installed.make_spec(HARDENED, 1)}
+        for kind, cases in KIND_CASES.items()
+        if cases.installed and kind != "TrainingJob"
+    },
     "ElasticJob": {
-        "apiVersion": "elastic.iml.github.io/v1alpha1",
         "spec": {
             "distributionStrategy": "AllreduceStrategy",
             "replicaSpecs": {"worker": REPLICAS, "dlrover-master": {"template": TEMPLATE}},
         },
     },
-    "TFJob": {"apiVersion": "kubeflow.org/v1", "spec": {"tfReplicaSpecs": {"Worker": REPLICAS}}},
-    "PyTorchJob": {"apiVersion": "kubeflow.org/v1", "spec": {"pytorchReplicaSpecs": {"Worker": REPLICAS}}},
-    "DIJob": {
-        "apiVersion": "diengine.opendilab.org/v2alpha1",
-        "spec": {"tasks": [{"type": "learner", "template": TEMPLATE}]},
-    },
     "TrainingJob": {
-        "apiVersion": "paddlepaddle.org/v1",
         "spec": {
             "image": "train:1",
             "fault_tolerant": True,
@@ -98,11 +96,12 @@ HEADS: dict[str, Manifest] = {
 }
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", KIND_CASES)
 def test_what_is_added_to_a_users_pods_is_admitted(kind: str) -> None:
     """A pod that is admitted as the user wrote it stays so with our containers, volumes and ports, such as
     the etcd beside the master of a TrainingJob."""
-    pods = pods_of({"kind": kind, "metadata": {"name": "job"}, **HEADS[kind]})
+    api_version = KIND_CASES[kind].example["apiVersion"]
+    pods = pods_of({"apiVersion": api_version, "kind": kind, "metadata": {"name": "job"}, **JOBS[kind]})
 
     assert pods
     assert [text for pod in pods for text in violations(pod["spec"])] == []

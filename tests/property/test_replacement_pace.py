@@ -17,6 +17,7 @@ from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.services.controller.delayed_writes import DelayedWrites
 from tests.cases.kinds import KIND_CASES
+from tests.cases.kubeflow import KUBEFLOW_KINDS, spec_of
 from tests.jobs_namespace import JobsNamespace
 
 JOB_KINDS = [kind for kind in KINDS if kind.view is not None]
@@ -39,8 +40,8 @@ def _tolerant(example: dict[str, Any]) -> dict[str, Any]:
     job: dict[str, Any] = copy.deepcopy(example)
     spec = job["spec"]
     match job["kind"]:
-        case "TFJob" | "PyTorchJob":
-            for replicas in spec[f"{job['kind'].removesuffix('Job').lower()}ReplicaSpecs"].values():
+        case kind if kind in KUBEFLOW_KINDS:
+            for replicas in spec[spec_of(kind).specs_key()].values():
                 replicas["restartPolicy"] = "OnFailure"
         case "DIJob":
             spec["backoffLimit"] = None

@@ -10,6 +10,7 @@ from edl_workflows.local.apiserver.objects import rules
 from edl_workflows.pipelines.install.crds import crd_of_kind
 from tests.cases.kind import put
 from tests.cases.kinds import KIND_CASES
+from tests.cases.kubeflow import KUBEFLOW_KINDS
 
 MANAGER = "spec/runPolicy/managedBy"
 QUEUE = "spec/runPolicy/schedulingPolicy/queue"
@@ -33,7 +34,7 @@ def refusals(kind: str, path: str, old: str | None, new: str | None) -> list[str
     return [cause.message for cause in rules.evaluate(edited, stored, tree)]
 
 
-@pytest.mark.parametrize("kind", ["TFJob", "PyTorchJob"])
+@pytest.mark.parametrize("kind", KUBEFLOW_KINDS)
 @pytest.mark.parametrize(
     ("path", "one", "other"),
     [

@@ -107,8 +107,12 @@ def test_a_job_goes_by_the_installations_time_to_live(kind: str) -> None:
     """It applies to jobs that this operator has finished, and that name no time of their own."""
     world = JobsNamespace()
     world.settings = replace(world.settings, ttl_seconds_after_finished=600)
-    phase = "succeeded" if kind == "TrainingJob" else "Succeeded"
-    status = {"phase": phase, "completionTime": END, "startTime": END, "observedGeneration": 1}
+    status = {
+        "phase": KIND_CASES[kind].ends[0],
+        "completionTime": END,
+        "startTime": END,
+        "observedGeneration": 1,
+    }
     manifest = make_example(kind)
     kept = make_example(kind)
     kept["metadata"]["name"] = "kept"

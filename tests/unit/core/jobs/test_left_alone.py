@@ -7,28 +7,32 @@ import pytest
 from edl_workflows.core.jobs import kinds
 from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.core.kubernetes import names
+from tests.cases.kinds import KIND_CASES
 from tests.cases.kinds.di_job import make_di_job
 from tests.cases.kinds.elastic_job import make_elastic_job
-from tests.cases.kinds.pytorch_job import make_pytorch_job
-from tests.cases.kinds.tf_job import make_tf_job
 from tests.cases.kinds.training_job import make_training_job
+from tests.cases.kubeflow import KUBEFLOW_KINDS
 from tests.jobs_namespace import JobsNamespace
 
 Manifest = dict[str, Any]
 KUBEFLOW = "training.kubeflow.org"
+
+
+def _made_by_kubeflow(kind: str) -> tuple[Manifest, str, Manifest]:
+    """A job, and its worker as training-operator names and labels it."""
+    job = KIND_CASES[kind].example
+    name = job["metadata"]["name"]
+    labels = {
+        "operator-name": f"{kind.lower()}-controller",
+        "job-name": name,
+        "replica-type": "worker",
+        "replica-index": "0",
+    }
+    return job, f"{name}-worker-0", {f"{KUBEFLOW}/{key}": label for key, label in labels.items()}
+
+
 JOBS: dict[str, tuple[Manifest, str, Manifest]] = {
-    "TFJob": (
-        make_tf_job(),
-        "mnist-worker-0",
-        {f"{KUBEFLOW}/operator-name": "tfjob-controller", f"{KUBEFLOW}/job-name": "mnist",
-         f"{KUBEFLOW}/replica-type": "worker", f"{KUBEFLOW}/replica-index": "0"},
-    ),
-    "PyTorchJob": (
-        make_pytorch_job(),
-        "mnist-worker-0",
-        {f"{KUBEFLOW}/operator-name": "pytorchjob-controller", f"{KUBEFLOW}/job-name": "mnist",
-         f"{KUBEFLOW}/replica-type": "worker", f"{KUBEFLOW}/replica-index": "0"},
-    ),
+    **{kind: _made_by_kubeflow(kind) for kind in KUBEFLOW_KINDS},
     "DIJob": (
         make_di_job(),
         "gobigger-learner-0",
@@ -48,6 +52,12 @@ JOBS: dict[str, tuple[Manifest, str, Manifest]] = {
          "elasticjob.dlrover/replica-type": "dlrover-master", "elasticjob.dlrover/replica-index": "0"},
     ),
 }  # fmt: skip
+"""Kind → a job, and the name and labels of a pod as the kind's other operator makes it."""
+
+
+def test_each_kind_is_shown_beside_its_other_operator() -> None:
+    """The tests of this module cover all kinds."""
+    assert JOBS.keys() == KIND_CASES.keys(), "JOBS needs a pod as the kind's other operator makes it"
 
 
 def beside_another(kind: str) -> tuple[JobsNamespace, Manifest]:

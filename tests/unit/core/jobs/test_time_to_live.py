@@ -19,8 +19,7 @@ def finished(kind: str, ttl: int | None) -> tuple[JobsNamespace, dict[str, Any]]
     manifest = make_example(kind)
     if ttl is not None:
         manifest["spec"]["ttlSecondsAfterFinished"] = ttl
-    phase = "succeeded" if kind == "TrainingJob" else "Succeeded"
-    status = {"phase": phase, "completionTime": END, "startTime": END}
+    status = {"phase": KIND_CASES[kind].ends[0], "completionTime": END, "startTime": END}
     world = JobsNamespace()
     job = world.add({**manifest, "status": status})
     world.settle()
