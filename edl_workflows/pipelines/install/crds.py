@@ -20,10 +20,14 @@ HEADER = f"# Generated from the models by `{COMMAND}`; `make lint` checks it.\n"
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes YAML without anchors: equal parts are repeated, which is easier to read and to compare."""
+    """Writes YAML without anchors: equal parts are repeated, which is easier to read and to compare. Strings
+    have PyYAML's default style, which Hera changes for the whole process on import."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the base class's signature
         return True
+
+
+_Plain.add_representer(str, yaml.representer.SafeRepresenter.represent_str)
 
 
 def crd_of_kind(kind: Kind) -> dict[str, Any]:

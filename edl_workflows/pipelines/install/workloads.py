@@ -6,12 +6,11 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
 from edl_workflows.core.jobs.di_job import pods as di_pods
 from edl_workflows.core.jobs.manifests import merge_env, overlay_template
 from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.install import rbac
+from edl_workflows.pipelines.install.crds import render_yaml
 from edl_workflows.pipelines.install.options import InstallOptions, InstallPart
 
 Manifest = dict[str, Any]
@@ -107,7 +106,7 @@ def master_template(options: InstallOptions) -> Manifest:
 
 def _config(options: InstallOptions) -> Manifest:
     templates = {MASTER_TEMPLATE: master_template(options), TRAINING_TEMPLATE: options.training_template}
-    texts = {key: yaml.safe_dump(dict(value), sort_keys=False) for key, value in templates.items() if value}
+    texts = {key: render_yaml([value]) for key, value in templates.items() if value}
     return _object("v1", "ConfigMap", names.CONTROLLER, options.namespace) | {"data": texts}
 
 

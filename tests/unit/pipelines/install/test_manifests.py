@@ -1,6 +1,7 @@
 """Laws of every installation."""
 
 import functools
+import importlib
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -483,3 +484,10 @@ def test_the_agents_page_has_its_permissions() -> None:
     rules = [*rbac.argo_agent_rules(), *rbac.lease_rules(rbac.ARGO_AGENT)]
 
     assert told == {(resource, verb) for _, resource, verb in rights(rules)}
+
+
+def test_the_text_is_the_same_after_hera_is_imported() -> None:
+    """Importing Hera changes how all of PyYAML writes lines of text; the text of manifests stays as it is."""
+    importlib.import_module("hera.workflows")
+
+    assert render_yaml([{"text": "two\nlines\n"}]) == "text: 'two\n\n  lines\n\n  '\n"
