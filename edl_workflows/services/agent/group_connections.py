@@ -138,13 +138,13 @@ class GroupConnections:
         """Whether the program opened its address for the others, or a connection to one of them."""
         return self._met
 
-    def start(self, report: Callable[[bool | None], None] = lambda _: None) -> Self:
+    def start(self, report: Callable[[], None] = lambda: None) -> Self:
         """Look at the program's processes again and again, in a thread, until it has met the others or
-        ended. After each look `report` is called with `trains_own_copy`."""
+        ended. `report` is called after each look."""
         threading.Thread(target=self._watch, args=(report,), name="group", daemon=True).start()
         return self
 
-    def _watch(self, report: Callable[[bool | None], None]) -> None:
+    def _watch(self, report: Callable[[], None]) -> None:
         while self._look_and_report(report):
             young = self._clock() - self._started_at < YOUNG_SECONDS
             if self._closed.wait(FIRST_LOOK_SECONDS if young else LOOK_SECONDS):
@@ -154,9 +154,9 @@ class GroupConnections:
         """Stop to look."""
         self._closed.set()
 
-    def _look_and_report(self, report: Callable[[bool | None], None]) -> bool:
+    def _look_and_report(self, report: Callable[[], None]) -> bool:
         goes_on = self.look()
-        report(self.trains_own_copy())
+        report()
         return goes_on
 
     def look(self) -> bool:
@@ -169,7 +169,8 @@ class GroupConnections:
         if self._loaded_at is None and any(self._has_framework(pid) for pid in pids):
             self._loaded_at = self._clock()
         self._looks += self._loaded_at is not None
-        self._met = any(map(self._leads_to_group, read_connections(pids, self._proc)))
+        if any(map(self._leads_to_group, read_connections(pids, self._proc))):
+            self._met = True  # never False again: another thread may look back meanwhile
         return not self._met
 
     def trains_own_copy(self, code: int | None = None) -> bool | None:
@@ -194,7 +195,8 @@ class GroupConnections:
 
     def _look_back(self) -> None:
         """Look, after the program's end, for connections of a group that was closed since the last look."""
-        self._met = self._met or any(map(self._has_address, _read_tables(self._proc / "net")))
+        if any(map(self._has_address, _read_tables(self._proc / "net"))):
+            self._met = True
 
     def _leads_to_group(self, connection: TcpConnection) -> bool:
         remote = connection.remote_host

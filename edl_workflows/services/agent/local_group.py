@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -142,6 +143,7 @@ class LocalGroup:
         self._job = job
         self._group = group
         self._separate = False
+        self._reporting = threading.Lock()
         self._command = command
         self._environments = environments
         self._scripts: list[TrainingProcess] = []
@@ -160,14 +162,13 @@ class LocalGroup:
         job.save_with(self._own_checkpoint)
         job.wait_until_active()
         if self._group is not None:
-            self._group.start(self._report_copies)
+            self._group.start(self.report_copies)
         while True:
             self._start()
             job.report_step(self._step)
             self._train()
             if self._over and not self._failures and not job.terminated:
-                if self._group is not None:
-                    self._report_copies(self._group.trains_own_copy(0))
+                self.report_copies(0)
                 return 0
             failed = self._failures  # before the others are ended
             self._stop()
@@ -177,16 +178,25 @@ class LocalGroup:
                 return self._give_up(failed)
             job.between_steps()
 
-    def _report_copies(self, separate: bool | None) -> None:
-        """Report whether each script trains a model of its own; None: that is not known."""
-        if separate is None or separate is self._separate:
+    def report_copies(self, code: int | None = None) -> None:
+        """Report whether each script trains a model of its own, if that is known. The thread that watches the
+        scripts calls it, too.
+
+        Args:
+            code: exit code of the scripts, if they have ended.
+        """
+        if self._group is None:
             return
-        self._separate = separate
-        if separate:
-            log.warning("%s", NO_GROUP)
-            self._job.declare_separate_copies()
-        else:
-            self._job.declare_one_model()
+        with self._reporting:
+            separate = self._group.trains_own_copy(code)
+            if separate is None or separate is self._separate:
+                return
+            self._separate = separate
+            if separate:
+                log.warning("%s", NO_GROUP)
+                self._job.declare_separate_copies()
+            else:
+                self._job.declare_one_model()
 
     def _train(self) -> None:
         """Wait until the scripts must stop, one has failed, or all have ended. Requests for a checkpoint,

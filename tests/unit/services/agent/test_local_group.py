@@ -221,3 +221,25 @@ def test_scripts_that_train_separate_copies(
     finally:
         group.close()
     assert job.declared == declared
+
+
+def test_reports_of_separate_copies_are_in_the_order_of_their_judgements(tmp_path: Path) -> None:
+    """The thread that watches the scripts and the one that sees their end report one after the other: what
+    was judged last is reported last."""
+
+    class JudgedGroup:
+        def trains_own_copy(self, code: int | None = None) -> bool:
+            return code is None
+
+    class InterruptedJob(GroupJob):
+        def declare_separate_copies(self) -> None:
+            ended.start()
+            ended.join(0.5)
+            super().declare_separate_copies()
+
+    job = InterruptedJob(tmp_path)
+    group = LocalGroup(cast("Job", job), [], [], cast("GroupConnections", JudgedGroup()))
+    ended = threading.Thread(target=group.report_copies, args=(0,))
+    group.report_copies()
+    ended.join()
+    assert job.declared == ["separate copies", "one model"]
