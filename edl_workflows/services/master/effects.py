@@ -410,9 +410,12 @@ class Effects:
 
 
 def _restored_version(stored: JobRecord) -> tuple[int, CheckpointRef] | None:
-    """The active version and the checkpoint that it starts from; that of an unmodified script has no step."""
+    """The active version and the checkpoint that it started from; that of an unmodified script has no step.
+    Until the version trains, the checkpoint may turn out to be damaged."""
     active = stored.versions.active
     restore = active.restore if active is not None else None
     if active is None or restore is None or restore.uri == OWN_CHECKPOINT:
+        return None
+    if stored.versions.trained != active.number:
         return None
     return active.number, restore

@@ -33,7 +33,7 @@ from edl_workflows.services.master.state.rollouts.rollout import Rollout, start_
 from edl_workflows.services.master.state.settings import JobSettings
 from edl_workflows.services.master.state.stored_state import StepProgress
 from edl_workflows.services.master.state.transitions import settle_job
-from edl_workflows.services.master.state.versions.cluster_versions import ClusterVersion
+from edl_workflows.services.master.state.versions.cluster_versions import ClusterVersion, report_trained
 from edl_workflows.services.master.status_pace import REPORT_SECONDS
 from edl_workflows.services.master.store import FileStore
 
@@ -443,16 +443,19 @@ def test_a_failed_save_is_an_event_once(tmp_path: Path) -> None:
 
 def test_the_step_at_which_training_continues_is_an_event_once(tmp_path: Path) -> None:
     """Each cluster version that starts from a checkpoint has an Event with the step, which a new master does
-    not repeat. Without a checkpoint, or with one of the script's own, there is no step to tell."""
+    not repeat. Without a checkpoint, or with one of the script's own, there is no step to tell. A version
+    that never trains, because its checkpoint is damaged, has no Event."""
 
     async def main() -> None:
         state = JobState(JobSettings("job", "default", parse_nodes("worker=1")))
         master, outside, clock = Master(state, FileStore(tmp_path / "state")), FakeBackend(), Clock()
         effects = Effects(master, outside, clock)
 
-        async def start(number: int, restore: CheckpointRef | None) -> list[str]:
+        async def start(number: int, restore: CheckpointRef | None, *, trains: bool = True) -> list[str]:
             version = ClusterVersion(number, (0,), restore=restore)
             state.versions = replace(state.versions, active=version)
+            if trains:
+                state.versions = report_trained(state.versions, number)
             master.stored = state.copy_record()
             clock.now += 60.0
             await effects.once()
@@ -466,7 +469,8 @@ def test_the_step_at_which_training_continues_is_an_event_once(tmp_path: Path) -
         assert await start(2, first) == expected
         assert await start(3, CheckpointRef(uri=OWN_CHECKPOINT, step=2)) == expected
         assert len(await start(4, second)) == 2
-        assert len(await start(5, second)) == 3
+        assert len(await start(5, second, trains=False)) == 2, "it may be damaged"
+        assert len(await start(6, first)) == 3
         assert {reason for reason, _ in outside.announced} == {"TrainingContinues"}
 
     asyncio.run(main())
