@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp, Scope
@@ -107,11 +108,15 @@ def create_app(master: Master, token: str) -> FastAPI:
 
 
 class _DataRoute(APIRoute):
-    """A route whose function parses the request and makes the response: FastAPI's own conversion of arguments
+    """A route whose function parses the body and makes the response: FastAPI's own conversion of arguments
     takes longer than all the rest."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         async def handle(request: Request) -> Response:
+            for part in self.dependant.path_params:
+                _, errors = part.validate(request.path_params[part.name], loc=("path", part.name))
+                if errors:
+                    raise RequestValidationError(errors)
             response: Response = await self.endpoint(request=request, **request.path_params)
             return response
 

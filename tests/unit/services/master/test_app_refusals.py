@@ -37,6 +37,8 @@ def test_only_the_token_opens_the_api(path: str, token: str, status: int) -> Non
         ("/v1/nodes", {"node": {"type": "worker", "id": 9}, "rank": 0, "incarnation": "a"}, 404, "worker-9"),
         ("/v1/datasets/none/lease", {"node": WORKER}, 404, "none"),
         ("/v1/datasets/none/lease", {"node": 1}, 400, "LeaseRequest"),
+        ("/v1/datasets/a%20b/lease", {"node": WORKER}, 422, "name"),
+        ("/v1/datasets/a%20b/ack", {"node": WORKER}, 422, "name"),
         ("/v1/datasets", {"name": "train", "size": 1}, 422, "shard_size"),
     ],
 )
