@@ -16,10 +16,8 @@ cluster, server, stand_in = support.cluster, support.server, support.stand_in
 
 
 @pytest.fixture
-def edl(
-    server: ApiServerProcess, cluster: Cluster, stand_in: StandIn, capsys: pytest.CaptureFixture[str]
-) -> Edl:
-    """Runs `edl` in the test's namespace. Returns exit code, stdout and stderr."""
+def edl_alone(server: ApiServerProcess, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Edl:
+    """Runs `edl` in the test's namespace, where no controller changes a status."""
 
     def call(*arguments: str) -> tuple[int, str, str]:
         where = ["--kubeconfig", str(server.kubeconfig), "--namespace", cluster.namespace]
@@ -28,6 +26,12 @@ def edl(
         return code, captured.out, captured.err
 
     return call
+
+
+@pytest.fixture
+def edl(edl_alone: Edl, stand_in: StandIn) -> Edl:
+    """Runs `edl` in the test's namespace, beside the simulated controller."""
+    return edl_alone
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import datetime as dt
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,14 +9,11 @@ import pytest
 from edl_workflows.core.jobs import autoscaling
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob, HistoryPoint
 from edl_workflows.pipelines.cli.jobs.plan import explain_plan, speeds_by_nodes
-from edl_workflows.pipelines.cli.root import run
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import ELASTIC_JOBS
-from edl_workflows.testing import ApiServerProcess
 from tests.airflow.support import elastic_job
-
-Edl = Callable[..., tuple[int, str, str]]
+from tests.unit.pipelines.cli.edl_command import Edl
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 PLANNED = {
@@ -32,16 +28,9 @@ PLANNED = {
 
 
 @pytest.fixture
-def edl(server: ApiServerProcess, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Edl:
-    """Runs `edl` in the test's namespace. Returns exit code, stdout and stderr."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        where = ["--kubeconfig", str(server.kubeconfig), "--namespace", cluster.namespace]
-        code = run([*arguments, *where])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+def edl(edl_alone: Edl) -> Edl:
+    """Runs `edl` where each status stays as the test writes it."""
+    return edl_alone
 
 
 def job(annotation: str = "", **status: Any) -> dict[str, Any]:

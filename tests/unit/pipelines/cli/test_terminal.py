@@ -6,7 +6,7 @@ import io
 import json
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from edl_workflows.pipelines.cli.root import run
 from edl_workflows.runtime.kube import client, logs
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import ELASTIC_JOBS
-from edl_workflows.testing import ApiServerProcess
 from tests.airflow.support import elastic_job
+from tests.unit.pipelines.cli.edl_command import Edl
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31mfailed\rSucceeded\x08\x7f\u202edne\u2028end"
 """Clears the screen, sets the window's title, rings, colours by C1, overwrites its line, turns the direction
@@ -37,19 +37,11 @@ BEGAN = "2026-01-01T00:00:00Z"
 
 PRINTERS = {"echo", "secho", "print", "pprint", "Console"}
 
-Edl = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def edl(server: ApiServerProcess, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Edl:
-    """Runs `edl` in the test's namespace. Returns exit code, stdout and stderr."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = run([*arguments, "--kubeconfig", str(server.kubeconfig), "--namespace", cluster.namespace])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+def edl(edl_alone: Edl) -> Edl:
+    """Runs `edl` where each status stays as the test writes it."""
+    return edl_alone
 
 
 @pytest.fixture
