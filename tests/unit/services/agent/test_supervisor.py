@@ -3,8 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +15,6 @@ from edl_workflows.core.protocol.nodes import (
     CrashReport,
     ExitReport,
     Heartbeat,
-    LeaveReport,
-    LeaveVerdict,
     Registration,
     StackReport,
 )
@@ -26,29 +22,11 @@ from edl_workflows.services.agent import supervisor
 from edl_workflows.services.agent.command import main
 from edl_workflows.training.client import MasterClient
 from edl_workflows.training.environment import NodeEnvironment
+from tests.unit.services.agent.agent_process import AGENT, NOTE, Start, alive, pid_of
 from tests.unit.training.fake_master import FakeMaster, cluster, eventually, world
 
 pytestmark = pytest.mark.slow
 
-Agent = subprocess.Popen[str]
-Start = Callable[..., Agent]
-
-AGENT = (sys.executable, "-m", "edl_workflows", "agent", "run")
-NOTE = """
-import os, pathlib, sys, time
-note = pathlib.Path(sys.argv[1], os.environ["EDL_CLUSTER_VERSION"])
-note.write_text(f"{os.getpid()} {os.environ['TF_CONFIG']}")
-time.sleep(600)
-"""
-"""Leaves its process id under the name of its version."""
-SAVES_ON_SIGTERM = """
-import pathlib, signal, sys, time
-def save(*_):
-    time.sleep({seconds})
-    pathlib.Path(sys.argv[1], "saved").write_text("yes")
-    sys.exit(143)
-signal.signal(signal.SIGTERM, save)
-"""
 CRASHES_TWICE = """
 import os, pathlib, sys
 if os.environ["EDL_CLUSTER_VERSION"] == "2":
@@ -75,44 +53,6 @@ pathlib.Path(sys.argv[1], "hangs").touch()
 while not pathlib.Path(sys.argv[1], "go").exists(): time.sleep(0.01)
 sys.exit(3)
 """
-
-
-@pytest.fixture
-def start(pod_env: dict[str, str], tmp_path: Path) -> Iterator[Start]:
-    """Starts agents with a Python program; killed at the end."""
-    agents: list[Agent] = []
-
-    def run(program: str, *options: str, **env: str) -> Agent:
-        agent = subprocess.Popen(
-            [*AGENT, *options, "--", sys.executable, "-u", "-c", program, str(tmp_path)],
-            env={**os.environ, **pod_env, **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        agents.append(agent)
-        return agent
-
-    yield run
-    for agent in agents:
-        agent.kill()
-        agent.communicate(timeout=240)
-
-
-def alive(pid: int) -> bool:
-    """Whether the process runs (a zombie does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # gone before the file is opened, or before it is read
-        return False
-
-
-def pid_of(folder: Path, version: int) -> int:
-    """Process id that the program of a version has noted."""
-    file = folder / str(version)
-    return int(
-        eventually(lambda: file.exists() and file.read_text(), what=f"version {version} runs").split()[0]
-    )
 
 
 def test_exit_code_and_last_lines_are_reported(master: FakeMaster, start: Start) -> None:
@@ -357,151 +297,6 @@ def test_a_group_that_does_not_come_together_is_tried_again(
     assert agent.poll() is None
     assert not master.got(ExitReport)
     assert [report.crashes for report in master.got(CrashReport, version=2, code=75)] == [1, 2]
-
-
-def test_sigterm_gives_time_for_a_checkpoint(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """On SIGTERM, the training process gets the signal and may save. The agent ends with 143, and reports
-    that it was told to."""
-    master.say(active=cluster(1))
-    agent = start(SAVES_ON_SIGTERM.format(seconds=0.5) + NOTE)
-    pid_of(tmp_path, 1)
-    agent.terminate()
-    agent.wait(240)
-
-    assert agent.returncode == 143
-    assert (tmp_path / "saved").exists()
-    assert master.got(ExitReport, code=143, asked=True)
-
-
-def test_sigterm_gives_a_program_that_never_connected_time_to_save(
-    master: FakeMaster, start: Start, tmp_path: Path
-) -> None:
-    """A program that forms its group by itself trains in a version that never becomes active. On SIGTERM it
-    gets the same time to save."""
-    master.say(next=world(1, (0,)))
-    agent = start(SAVES_ON_SIGTERM.format(seconds=3) + NOTE)
-    pid_of(tmp_path, 1)
-    agent.terminate()
-    agent.wait(240)
-    assert agent.returncode == 143
-    assert (tmp_path / "saved").exists()
-
-
-def test_sigterm_ends_a_deaf_process_after_the_grace(
-    master: FakeMaster, start: Start, tmp_path: Path
-) -> None:
-    """A training process that ignores SIGTERM is killed with its children after the grace period."""
-    master.say(active=cluster(1))
-    deaf = (
-        "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        "open(sys.argv[1] + '/child', 'w').write(str(child.pid))\n"
-    )
-    agent = start(deaf + NOTE, "--checkpoint-grace", "0.5")
-    pid = pid_of(tmp_path, 1)
-    child = int((tmp_path / "child").read_text())
-    agent.terminate()
-    agent.wait(240)
-    assert agent.returncode == 143
-    eventually(lambda: not alive(pid) and not alive(child))
-
-
-def test_node_that_is_told_to_end_stays_as_long_as_the_job_needs_it(
-    master: FakeMaster, start: Start, tmp_path: Path
-) -> None:
-    """A server whose pod is told to end goes on until its master has the job's last checkpoint. If the master
-    ends meanwhile, it ends, too."""
-    master.say(active=cluster(1, ps=1))
-    master.leave = LeaveVerdict(wait=True)
-    agents = [start(NOTE, **{names.ENV_NODE_TYPE: "ps"})]
-    pid = pid_of(tmp_path, 1)
-    agents[0].terminate()
-    eventually(lambda: len(master.got(LeaveReport)) > 1, what="it asks again")
-    assert alive(pid)
-    master.leave = LeaveVerdict(wait=False)
-    agents[0].wait(240)
-    assert agents[0].returncode == 143
-    assert not alive(pid)
-
-    (tmp_path / "1").unlink()
-    master.leave = LeaveVerdict(wait=True)
-    agents.append(start(NOTE, **{names.ENV_NODE_TYPE: "ps"}))
-    pid = pid_of(tmp_path, 1)
-    master.away = True
-    agents[1].terminate()
-    agents[1].wait(240)
-    assert agents[1].returncode == 143
-    assert not alive(pid)
-
-
-@pytest.mark.parametrize("begun", [True, False], ids=["prepares", "no process"])
-def test_node_that_is_told_to_end_before_the_job_trains_reports_its_end(
-    master: FakeMaster, start: Start, tmp_path: Path, begun: bool
-) -> None:
-    """The master of a deleted job waits for that report, and nobody else tells it that the node has ended."""
-    agent = start(NOTE)
-    if begun:
-        master.say(next=cluster(1))
-        pid_of(tmp_path, 1)
-    eventually(lambda: master.got(Registration), what="it registers")
-    agent.terminate()
-    agent.wait(240)
-
-    assert agent.returncode == 143
-    (report,) = master.got(ExitReport)
-    assert (report.version, report.code, report.asked) == (1 if begun else 0, 143, True)
-
-
-def test_released_node_ends_with_0(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """`stop` ends the training process and the agent, as a success."""
-    master.say(active=cluster(1))
-    agent = start(NOTE)
-    pid = pid_of(tmp_path, 1)
-    master.say(stop=True)
-    agent.wait(240)
-    assert agent.returncode == 0
-    assert not alive(pid)
-
-
-@pytest.mark.parametrize(("node_type", "ends"), [("ps", True), ("evaluator", True), ("worker", False)])
-def test_finished_job_ends_servers(
-    master: FakeMaster, start: Start, tmp_path: Path, node_type: str, ends: bool
-) -> None:
-    """When the data is consumed, the agents end parameter servers and evaluators. A worker ends by itself."""
-    master.say(active=cluster(1, ps=1))
-    agent = start(NOTE, **{names.ENV_NODE_TYPE: node_type})
-    pid = pid_of(tmp_path, 1)
-    master.say(finished=True)
-    if ends:
-        agent.wait(240)
-        assert agent.returncode == 0
-    else:
-        master.say(workers={0: "x"})
-        assert agent.poll() is None
-        assert alive(pid)
-
-
-def test_killed_agent_leaves_no_training_process(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """SIGKILL to the agent ends the training process, too."""
-    master.say(active=cluster(1))
-    agent = start(NOTE)
-    pid = pid_of(tmp_path, 1)
-    agent.send_signal(signal.SIGKILL)
-    eventually(lambda: not alive(pid))
-
-
-def test_training_goes_on_without_a_master(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """While the master is unavailable, no process ends. When it is back, the agent follows it again."""
-    master.say(active=cluster(1))
-    agent = start(NOTE)
-    pid = pid_of(tmp_path, 1)
-    master.away = True
-    master.say(next=cluster(2))
-    assert not (tmp_path / "2").exists()
-    assert alive(pid)
-    master.away = False
-    pid_of(tmp_path, 2)
-    assert agent.poll() is None
 
 
 def test_heartbeats_carry_usage(master: FakeMaster, start: Start, tmp_path: Path) -> None:

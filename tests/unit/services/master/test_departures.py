@@ -17,9 +17,9 @@ from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.server import INTERRUPTED, ListenAddress, MasterParts, serve_master
 from edl_workflows.services.master.state.nodes import leaving_steps
 from edl_workflows.services.master.store import FileStore
+from tests.unit.services.master.fake_backend import FakeBackend
 from tests.unit.services.master.simulated_job import SimulatedJob
 from tests.unit.services.master.state.test_leaving import CHIEF, leave, training
-from tests.unit.services.master.test_effects import FakeBackend
 
 
 class DeletedJobBackend(FakeBackend):

@@ -3,114 +3,36 @@ in a hot loop.
 """
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import structlog
 
-from edl_workflows.core.exceptions import EdlError, ForbiddenError, UnavailableError
+from edl_workflows.core.exceptions import ForbiddenError, UnavailableError
 from edl_workflows.core.jobs.elastic_job.model import AutoscalingStatus
-from edl_workflows.core.jobs.elastic_job.separate_copies import NO_GROUP
-from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanSpec
-from edl_workflows.core.protocol.cluster import OWN_CHECKPOINT, CheckpointRef
-from edl_workflows.core.scaling.dlrover.ps_stages import StageProgress
-from edl_workflows.runtime.kube.events import EventNote
 from edl_workflows.services.master.effects import UNREPORTED_SECONDS, Effects
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.shards.snapshot import JobPosition
 from edl_workflows.services.master.standalone import parse_nodes
 from edl_workflows.services.master.state import observations
 from edl_workflows.services.master.state.autoscale import autoscale_state
-from edl_workflows.services.master.state.checkpoints import Checkpoints, FailedSaves, SavedCheckpoint
+from edl_workflows.services.master.state.checkpoints import Checkpoints, SavedCheckpoint
 from edl_workflows.services.master.state.job import JobState, RolloutRequest
 from edl_workflows.services.master.state.job_result import TrainingResult
 from edl_workflows.services.master.state.nodes.hang import Hangs
-from edl_workflows.services.master.state.nodes.hang_report import HangReport, NodeStacks
 from edl_workflows.services.master.state.nodes.pod_requests import PodRequest, PodRequests
-from edl_workflows.services.master.state.nodes.registry import JobNode
-from edl_workflows.services.master.state.rollouts.rollout import Rollout, start_rollout
+from edl_workflows.services.master.state.rollouts.rollout import start_rollout
 from edl_workflows.services.master.state.settings import JobSettings
 from edl_workflows.services.master.state.stored_state import StepProgress
 from edl_workflows.services.master.state.transitions import settle_job
-from edl_workflows.services.master.state.versions.cluster_versions import ClusterVersion, report_trained
 from edl_workflows.services.master.status_pace import REPORT_SECONDS
 from edl_workflows.services.master.store import FileStore
-
-SPEC = ScalePlanSpec(owner_job="job", replica_resource_specs={"worker": ReplicaResourceSpec(replicas=2)})
-
-
-class FakeBackend:
-    """Remembers what it was asked for; plans are refused with `errors`, in their order, and whatever is in
-    `refusing` always.
-    """
-
-    def __init__(self, *errors: EdlError) -> None:
-        self.errors = list(errors)
-        self.asked: list[int] = []
-        self.made: list[str] = []
-        self.reported: list[dict[str, Any]] = []
-        self.away = False
-        self.refusing: dict[object, EdlError] = {}
-        self.warned: list[tuple[str, str]] = []
-        self.announced: list[tuple[str, str]] = []
-        self.plans: list[tuple[str, dict[str, Any]]] = []
-
-    def ask_for_pods(self, request: PodRequest, nodes: dict[tuple[str, int], JobNode]) -> None:
-        self.asked.append(request.number)
-        self._refuse(request.number)
-
-    def _refuse(self, what: object) -> None:
-        if what in self.refusing:
-            raise self.refusing[what]
-
-    def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
-        assert spec == SPEC
-        if self.errors:
-            raise self.errors.pop(0)
-        self.made.append(name)
-
-    def is_job_deleted(self) -> bool:
-        return False
-
-    def report_plan(self, rollout: Rollout, status: dict[str, Any]) -> None:
-        self._refuse(rollout.name)
-        self.plans.append((rollout.name, status))
-
-    def record_event(self, event: EventNote) -> None:
-        self._refuse("events")
-        (self.warned if event.type == "Warning" else self.announced).append((event.reason, event.message))
-
-    def report_job(self, status: dict[str, Any]) -> None:
-        self._refuse("the job")
-        if self.away:
-            raise UnavailableError("the API server is away")
-        self.reported.append(status)
-
-
-def _decided(folder: Path) -> Master:
-    master = Master(
-        JobState(JobSettings("job", "default", parse_nodes("ps=1,worker=1"))), FileStore(folder / "state")
-    )
-    master.state.autoscaling = autoscale_state.open_plan(
-        master.state.autoscaling, SPEC, StageProgress(), master.clock()
-    )
-    return master
-
-
-@dataclass
-class Clock:
-    """Monotonic seconds that a test sets."""
-
-    now: float = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.unit.services.master.fake_backend import SPEC, Clock, FakeBackend, make_decided_master
 
 
 def _asking(folder: Path) -> Master:
     """A master in a cluster that asks twice for pods, and whose own plan is decided on."""
-    master = _decided(folder)
+    master = make_decided_master(folder)
     requests = tuple(PodRequest(number, create=(), remove=()) for number in (1, 2))
     master.state.pod_plans = PodRequests(last_number=2, open=requests)
     return master
@@ -170,7 +92,7 @@ def test_a_plan_whose_status_is_refused_does_not_hide_the_end(tmp_path: Path) ->
     """If the status of a plan is rejected, the job's outcome is still reported."""
 
     async def main() -> None:
-        master, outside = _decided(tmp_path), FakeBackend()
+        master, outside = make_decided_master(tmp_path), FakeBackend()
         master.state.autoscaling = autoscale_state.AutoscalingState()
         master.state.plan = start_rollout("uid", "bigger", SPEC, 1.0)
         master.state.outcome = TrainingResult(True, "Completed")
@@ -189,7 +111,7 @@ def test_an_end_that_nobody_takes_is_said_by_the_exit_code(tmp_path: Path) -> No
 
     async def main() -> None:
         for error, ends in ((ForbiddenError("no right"), True), (UnavailableError("away"), False)):
-            master, outside, clock = _decided(tmp_path), FakeBackend(), Clock()
+            master, outside, clock = make_decided_master(tmp_path), FakeBackend(), Clock()
             master.state.outcome = TrainingResult(True, "Completed")
             master.stored = master.state.copy_record()
             outside.refusing["the job"] = error
@@ -208,7 +130,7 @@ def test_a_status_does_not_warn_of_its_own_refusal(tmp_path: Path) -> None:
     warning would stay for ever."""
 
     async def main() -> None:
-        master, outside, clock = _decided(tmp_path), FakeBackend(), Clock()
+        master, outside, clock = make_decided_master(tmp_path), FakeBackend(), Clock()
         master.state.outcome = TrainingResult(True, "Completed")
         master.stored = master.state.copy_record()
         outside.refusing["the job"] = ForbiddenError("no right")
@@ -229,7 +151,7 @@ def test_what_the_status_of_a_job_that_is_over_does_not_show_is_logged(tmp_path:
 
     async def main() -> None:
         for refused in (True, False):
-            master, outside = _decided(tmp_path / str(refused)), FakeBackend()
+            master, outside = make_decided_master(tmp_path / str(refused)), FakeBackend()
             master.state.steps = replace(master.state.steps, step=70)
             master.state.outcome = TrainingResult(True, "Completed")
             master.stored = master.state.copy_record()
@@ -250,7 +172,7 @@ def test_a_decision_is_carried_out_once_it_is_stored(tmp_path: Path) -> None:
     """A plan is created only after the decision is stored, and only once."""
 
     async def main() -> None:
-        master, outside = _decided(tmp_path), FakeBackend()
+        master, outside = make_decided_master(tmp_path), FakeBackend()
         effects = Effects(master, outside)
         await effects.once()
         assert outside.made == []
@@ -266,7 +188,7 @@ def test_a_plan_that_can_not_be_made_now_is_made_later(tmp_path: Path) -> None:
     """While the API server is unavailable, the plan is kept and created later."""
 
     async def main() -> None:
-        master, outside, clock = _decided(tmp_path), FakeBackend(UnavailableError("away")), Clock()
+        master, outside, clock = make_decided_master(tmp_path), FakeBackend(UnavailableError("away")), Clock()
         master.stored = master.state.copy_record()
         effects = Effects(master, outside, clock)
         for made in ([], [], ["job-optimize-1"]):
@@ -281,7 +203,10 @@ def test_a_refused_plan_is_given_up_with_its_reason(tmp_path: Path) -> None:
     """The reason is kept in the job's state, and the API server is not asked again for that plan."""
 
     async def main() -> None:
-        master, outside = _decided(tmp_path), FakeBackend(ForbiddenError("no right to create scaleplans"))
+        master, outside = (
+            make_decided_master(tmp_path),
+            FakeBackend(ForbiddenError("no right to create scaleplans")),
+        )
         master.stored = master.state.copy_record()
         effects = Effects(master, outside)
         await effects.once()
@@ -298,7 +223,7 @@ def test_what_is_shown_is_reported_when_it_changes(tmp_path: Path) -> None:
     """A value is reported once after each change."""
 
     async def main() -> None:
-        master, outside, clock = _decided(tmp_path), FakeBackend(), Clock()
+        master, outside, clock = make_decided_master(tmp_path), FakeBackend(), Clock()
         effects = Effects(master, outside, clock)
         await effects.once()
         shown = AutoscalingStatus(stage="job_stage_running", notes=["no parameter server is hot"])
@@ -319,7 +244,7 @@ def test_the_last_status_is_written_though_one_was_a_moment_ago(tmp_path: Path) 
     API server is unavailable, it stops all the same."""
 
     async def main() -> None:
-        master, outside = _decided(tmp_path), FakeBackend()
+        master, outside = make_decided_master(tmp_path), FakeBackend()
         effects = Effects(master, outside)
         await effects.once()
         master.state.checkpoints = Checkpoints(
@@ -342,7 +267,7 @@ def test_restarts_and_hangs_are_logged_once(tmp_path: Path) -> None:
     log it again."""
 
     async def main() -> None:
-        master = _decided(tmp_path)
+        master = make_decided_master(tmp_path)
         effects = Effects(master, FakeBackend())
         master.state.restarted("ps-1", "Killed", "its pod was deleted", 1.0)
         master.state.restarted("worker-1", "FatalError", "no data", 1.0, replaced=False)
@@ -356,169 +281,6 @@ def test_restarts_and_hangs_are_logged_once(tmp_path: Path) -> None:
         assert said.count(("restart", "Killed")) == 1
         assert said.count(("a node failed and is not replaced", "FatalError")) == 1
         assert said.count(("training stands still", "hang-1")) == 1
-
-    asyncio.run(main())
-
-
-def test_a_member_that_was_taken_out_is_an_event(tmp_path: Path) -> None:
-    """Each removed member gives one Event with the reason. A new master does not repeat it, and nodes that
-    ended otherwise give none."""
-
-    async def main() -> None:
-        master, outside = _decided(tmp_path), FakeBackend()
-        effects = Effects(master, outside)
-        for number, cause in enumerate(("Killed", "AbsentFromStep", "AbsentFromStep")):
-            master.state.restarted(f"worker-{number}", cause, "silent for 10 s", 5.0)
-        master.stored = master.state.copy_record()
-        await effects.once()
-        await effects.once()
-        await Effects(master, outside).once()
-        expected = [f"worker-{number} was taken out: silent for 10 s" for number in (1, 2)]
-        assert outside.warned == [("MemberTakenOut", message) for message in expected]
-
-    asyncio.run(main())
-
-
-def test_a_hang_is_an_event_with_the_stacks(tmp_path: Path) -> None:
-    """The Event is written once, when the stacks have arrived."""
-
-    async def main() -> None:
-        master, outside = _decided(tmp_path), FakeBackend()
-        effects = Effects(master, outside)
-        since = master.now()
-        master.state.hangs = Hangs(number=1, since=since)
-        master.stored = master.state.copy_record()
-        await effects.once()
-        assert outside.warned == []
-        stack = 'Current thread 0x1 (most recent call first):\n  File "/app/data.py", line 12 in load\n'
-        report = HangReport("hang-1", since, {"worker-0": NodeStacks(stack)})
-        master.state.volatile.hang_report = report
-        await effects.once()
-        await effects.once()
-        ((reason, message),) = outside.warned
-        assert reason == "TrainingHangs"
-        assert message.endswith("worker-0 in load (data.py:12)")
-
-    asyncio.run(main())
-
-
-def test_a_failed_save_is_an_event_once(tmp_path: Path) -> None:
-    """The Event is created as soon as the failure is stored, and again only after a save has succeeded in
-    between; a new master does not repeat it. It is given up if the account may not create Events, and
-    retried if the API server is unavailable."""
-
-    async def main() -> None:
-        master, outside, clock = _decided(tmp_path), FakeBackend(), Clock()
-        effects = Effects(master, outside, clock)
-
-        async def look(failing: FailedSaves) -> None:
-            master.state.checkpoints = Checkpoints(failing=failing)
-            master.stored = master.state.copy_record()
-            clock.now += 60.0
-            await effects.once()
-
-        first = FailedSaves(total=1, row=1, since=5.0, error="No space left on device")
-        outside.refusing["events"] = UnavailableError("away")
-        await look(first)
-        assert outside.warned == []
-        del outside.refusing["events"]
-        await look(first)
-        await look(first.another("again", 6.0))
-        ((reason, message),) = outside.warned
-        assert reason == "CheckpointFailed"
-        assert "No space left on device" in message
-        assert master.state.volatile.refused == {}
-        await look(FailedSaves(total=2))
-        effects = Effects(master, outside, clock)
-        await look(FailedSaves(total=3, row=1, since=9.0, error="full again"))
-        effects = Effects(master, outside, clock)
-        await look(FailedSaves(total=3, row=1, since=9.0, error="full again"))
-        assert len(outside.warned) == 2
-        outside.refusing["events"] = ForbiddenError("no right")
-        await look(FailedSaves(total=4, row=1, since=12.0, error="full"))
-        assert master.state.volatile.refused == {}
-
-    asyncio.run(main())
-
-
-def test_the_step_at_which_training_continues_is_an_event_once(tmp_path: Path) -> None:
-    """Each cluster version that starts from a checkpoint has an Event with the step, which a new master does
-    not repeat. Without a checkpoint, or with one of the script's own, there is no step to tell. A version
-    that never trains, because its checkpoint is damaged, has no Event."""
-
-    async def main() -> None:
-        state = JobState(JobSettings("job", "default", parse_nodes("worker=1")))
-        master, outside, clock = Master(state, FileStore(tmp_path / "state")), FakeBackend(), Clock()
-        effects = Effects(master, outside, clock)
-
-        async def start(number: int, restore: CheckpointRef | None, *, trains: bool = True) -> list[str]:
-            version = ClusterVersion(number, (0,), restore=restore)
-            state.versions = replace(state.versions, active=version)
-            if trains:
-                state.versions = report_trained(state.versions, number)
-            master.stored = state.copy_record()
-            clock.now += 60.0
-            await effects.once()
-            return [message for _, message in outside.announced]
-
-        first, second = (CheckpointRef(uri=f"file:///checkpoint-{step}", step=step) for step in (8, 16))
-        assert await start(1, None) == []
-        expected = ["training continues at step 8, in cluster version 2, from file:///checkpoint-8"]
-        assert await start(2, first) == expected
-        effects = Effects(master, outside, clock)
-        assert await start(2, first) == expected
-        assert await start(3, CheckpointRef(uri=OWN_CHECKPOINT, step=2)) == expected
-        assert len(await start(4, second)) == 2
-        assert len(await start(5, second, trains=False)) == 2, "it may be damaged"
-        assert len(await start(6, first)) == 3
-        assert {reason for reason, _ in outside.announced} == {"TrainingContinues"}
-
-    asyncio.run(main())
-
-
-def test_copies_of_the_model_are_an_event_once(tmp_path: Path) -> None:
-    """The Event is created when two workers train copies, and stays when the warning goes with the second
-    worker. It is retried while the API server is unavailable, and not repeated when the warning comes back,
-    nor by a new master, whatever the number of workers is then."""
-
-    async def main() -> None:
-        state = JobState(JobSettings("job", "default", parse_nodes("worker=1")))
-        master, outside, clock = Master(state, FileStore(tmp_path / "state")), FakeBackend(), Clock()
-        effects = Effects(master, outside, clock)
-
-        async def look(workers: int, *copies: str) -> list[str]:
-            state.counts, state.own_copies = {"worker": workers}, copies
-            master.stored = state.copy_record()
-            clock.now += 60.0
-            await effects.once()
-            return [message for _, message in outside.warned]
-
-        assert await look(2, "worker-0") == []
-        outside.refusing["events"] = UnavailableError("away")
-        assert await look(2, "worker-0", "worker-1") == []
-        del outside.refusing["events"]
-        assert await look(2, "worker-0", "worker-1") == [NO_GROUP]
-        for workers in (1, 2, 1):
-            await look(workers, "worker-0", "worker-1")
-        effects = Effects(master, outside, clock)
-        await look(3, "worker-0", "worker-1")
-        assert outside.warned == [("SeparateCopies", NO_GROUP)]
-
-    asyncio.run(main())
-
-
-def test_parameter_servers_and_one_worker_give_no_event_of_copies(tmp_path: Path) -> None:
-    """There is an Event only where there is a warning."""
-
-    async def main() -> None:
-        for nodes in ("ps=1,worker=2", "worker=1"):
-            state = JobState(JobSettings("job", "default", parse_nodes(nodes)))
-            master, outside = Master(state, FileStore(tmp_path / nodes)), FakeBackend()
-            effects = Effects(master, outside)
-            state.own_copies = ("worker-0", "worker-1")
-            master.stored = state.copy_record()
-            await effects.once()
-            assert outside.warned == []
 
     asyncio.run(main())
 

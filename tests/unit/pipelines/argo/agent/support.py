@@ -21,6 +21,7 @@ from edl_workflows.pipelines.argo.api import (
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import CRDS, Object
+from tests.airflow.support import eventually
 
 STARTED = "2026-01-01T00:00:00Z"
 
@@ -206,3 +207,16 @@ def running(cluster: Cluster, options: ArgoAgentOptions | None = None) -> Iterat
         thread.join(240)
         assert not thread.is_alive(), "the agent does not end"
         assert not errors, errors
+
+
+def parameters(argo: Argo, workflow: str, node: str) -> dict[str, str]:
+    """The outputs of a step, by name."""
+    return {one["name"]: one["value"] for one in argo.result(workflow, node)["outputs"]["parameters"]}
+
+
+def answered(argo: Argo, workflow: str, node: str, phase: str) -> Any:
+    """Wait for the answer to a step, which has this phase."""
+    eventually(lambda: argo.result(workflow, node) is not None, f"{node} is answered")
+    answer = argo.result(workflow, node)
+    assert answer["phase"] == phase, answer["message"]
+    return answer
