@@ -252,9 +252,6 @@ class StageOperator(StageTask):
         kwargs: arguments of `StageTask`.
     """
 
-    _existing_uid = ""
-    """The uid of the object that an earlier attempt created and this one continues with."""
-
     def __init__(
         self,
         *,
@@ -325,7 +322,6 @@ class StageOperator(StageTask):
         object."""
         handle, delivered = self._load_state(context)
         existing_name = handle.name if handle is not None and handle.owner and not delivered else ""
-        self._existing_uid = handle.uid if handle is not None and existing_name else ""
         lifetime: Lifetime = "task" if self.wait_for_completion else "run"
         return replace(
             super().identity(context),
@@ -365,7 +361,7 @@ class StageOperator(StageTask):
         self._catch_up_on_kill()
         self._store_state(context, handle, delivered=False)
         if handle.owner:
-            self.report_job("RUNNING" if handle.uid == self._existing_uid else "START", self._ti)
+            self.report_job("RUNNING" if handle.is_adopted else "START", self._ti)
         result = self.check_now(handle)
         return self._wait(context, handle, result) if isinstance(result, InProgress) else result
 

@@ -9,7 +9,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import airflow
 import pytest
 from airflow.listeners.listener import get_listener_manager as core_listeners
 from airflow.providers.openlineage import conf
@@ -42,8 +41,6 @@ pytestmark = [
     pytest.mark.skipif(Version("2.20") > PROVIDER, reason="Airflow 3.0 pins a provider that is too old"),
 ]
 
-CONTINUES = "RUNNING" if Version(airflow.__version__) >= Version("3.3") else "START"
-"""What the next attempt reports of its job; before 3.3 it does not know that an earlier one has begun it."""
 MODES = pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
 DATA = [("s3://data", "digits/train"), ("file", "/mnt/digits")]
 
@@ -185,10 +182,27 @@ def test_an_attempt_that_continues_with_a_job_continues_its_run(
     dags.run(dag)
 
     job = events("lineage-again.train.elasticjob")
-    assert types_of(job) == ["START", CONTINUES, "COMPLETE"]
+    assert types_of(job) == ["START", "RUNNING", "COMPLETE"]
     assert {event["run"]["runId"] for event in job} == {jobs(cluster)["mnist"]["metadata"]["uid"]}
     first, second, last = (event["run"]["facets"]["parent"]["run"]["runId"] for event in job)
     assert first != second == last
+
+
+def test_a_cleared_task_continues_the_run_of_a_job_that_it_did_not_wait_for(
+    connection: None, cluster: Cluster, stand_in: StandIn, events: Read
+) -> None:
+    """The job still runs when its task is cleared: its run goes on, and does not start again."""
+    with DAG("lineage-cleared", schedule=None) as dag:
+        SubmitElasticJobOperator(task_id="train", manifest=elastic_job("mnist"), wait_for_completion=False)
+    run = dags.begin(dag, "train")
+    dags.clear(dag, run, "train")
+
+    states = dags.go_on(dag, run)
+
+    assert states["run"] == "success"
+    job = events("lineage-cleared.train.elasticjob")
+    assert types_of(job) == ["START", "RUNNING"]
+    assert {event["run"]["runId"] for event in job} == {jobs(cluster)["mnist"]["metadata"]["uid"]}
 
 
 def test_the_run_of_a_job_that_is_cancelled_ends(

@@ -109,11 +109,12 @@ def create_plan(
         return manifest
 
     try:
-        plan = ownership.create_or_adopt(cluster, target, make, identity)
+        plan, is_adopted = ownership.create_or_adopt(cluster, target, make, identity)
     except _EndedError:
         assert ended is not None, "raised only then"
         return ended
-    handle = Handle.of(KIND, plan, ChangeGoal(phase=draft.until), identity, request.if_finished)
+    goal = ChangeGoal(phase=draft.until)
+    handle = Handle.of(KIND, plan, goal, identity, request.if_finished, is_adopted=is_adopted)
     if PINS_ANNOTATION in plan["metadata"]["annotations"]:
         _pin(cluster, job, plan, handle)
     return handle

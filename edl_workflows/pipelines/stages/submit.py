@@ -46,12 +46,13 @@ def begin_submit(cluster: Cluster, request: SubmitRequest, identity: StageIdenti
     manifest = complete_manifest(request, identity, cluster.namespace)
     metadata = manifest["metadata"]
     target = ownership.ObjectRef(manifest["kind"], metadata["namespace"], metadata["name"])
-    job = ownership.create_or_adopt(cluster, target, lambda: manifest, identity)
+    job, is_adopted = ownership.create_or_adopt(cluster, target, lambda: manifest, identity)
     for line in describe_differences(manifest, job):
         identity.notify(f"{target} differs from the manifest of this attempt: {line}")
     if request.program is not None:
         travelling.ensure_program(cluster, request.program, job)
-    return Handle.of(target.kind, job, JobGoal(phases=(JobPhase.SUCCEEDED,)), identity)
+    goal = JobGoal(phases=(JobPhase.SUCCEEDED,))
+    return Handle.of(target.kind, job, goal, identity, is_adopted=is_adopted)
 
 
 def complete_manifest(request: SubmitRequest, identity: StageIdentity, namespace: str) -> dict[str, Any]:

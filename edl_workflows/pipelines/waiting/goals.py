@@ -92,6 +92,7 @@ class Handle(Model):
         version: resourceVersion when the stage began; older states are ignored.
         owner, attempt: the owner annotations of an object that the stage created; "" if it created none. A
             stage cancels only what it created.
+        is_adopted: an earlier attempt created that object, and this one continues with it.
         if_finished: the result if the job succeeds before the goal is reached.
         waiter: the annotation by which a wait for a step is registered on the job; "" for none.
     """
@@ -104,6 +105,7 @@ class Handle(Model):
     version: int = 0
     owner: str = ""
     attempt: str = ""
+    is_adopted: bool = False
     if_finished: IfFinished = IfFinished.FAIL
     waiter: str = ""
 
@@ -124,6 +126,8 @@ class Handle(Model):
         goal: Goal,
         creator: StageIdentity | None = None,
         if_finished: IfFinished = IfFinished.FAIL,
+        *,
+        is_adopted: bool = False,
     ) -> Self:
         """The handle of an object as the API server returned it.
 
@@ -133,6 +137,7 @@ class Handle(Model):
             goal: the state to wait for.
             creator: who runs the stage, if the stage created the object or adopted it.
             if_finished: the result if the job succeeds before the goal is reached.
+            is_adopted: an earlier attempt of the creator created the object.
         """
         metadata = manifest["metadata"]
         return cls(
@@ -144,6 +149,7 @@ class Handle(Model):
             version=version_of(manifest),
             owner=creator.owner if creator is not None else "",
             attempt=creator.attempt if creator is not None else "",
+            is_adopted=is_adopted,
             if_finished=if_finished,
         )
 

@@ -78,8 +78,8 @@ def resource_of(kind: str) -> ApiResource:
 
 def create_or_adopt(
     cluster: Cluster, target: ObjectRef, make: Callable[[], Mapping[str, Any]], identity: StageIdentity
-) -> Object:
-    """Return the stage's object; create it if it does not exist.
+) -> tuple[Object, bool]:
+    """Return the stage's object, and whether an earlier attempt created it; create it if it does not exist.
 
     If it is being deleted, whoever owns it, this waits until it is gone.
     An object of the same owner is replaced if it failed, or if it succeeded for an earlier run of the task
@@ -104,7 +104,7 @@ def create_or_adopt(
             except AlreadyExistsError:
                 continue  # another attempt or somebody else created it first: read again
             identity.notify(f"{target} created (uid {created['metadata']['uid']})")
-            return created
+            return created, False
         if is_terminating(existing):  # whoever owns it, its name will be free
             if not waits:
                 identity.notify(f"{target} is being deleted: it is created again when it is gone")
@@ -114,11 +114,12 @@ def create_or_adopt(
         _check_owner(existing, target, identity)
         try:
             if not _must_replace(existing, target, identity):
+                is_adopted = annotation_of(existing, ATTEMPT_ANNOTATION) != identity.attempt
                 adopted = _adopt(cluster, target, existing, identity)
                 identity.notify(
                     f"{target} exists: {_describe_predecessor(existing)}; this attempt continues with it"
                 )
-                return adopted
+                return adopted, is_adopted
             identity.notify(
                 f"{target} has ended: {_describe_predecessor(existing)}; it is replaced by a new one"
             )

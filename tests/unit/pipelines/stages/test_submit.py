@@ -33,6 +33,22 @@ def test_a_job_without_a_name_is_named_after_the_task(cluster: Cluster) -> None:
     assert handles[0].name.startswith("dag-task-")
 
 
+def test_a_handle_tells_whether_an_earlier_attempt_created_the_job(
+    cluster: Cluster, stand_in: StandIn
+) -> None:
+    """An attempt adopts the job of an earlier one, also of one that delivered its result while the job ran.
+    What it created itself, before a deferral or in place of a failed job, is not adopted."""
+    attempts = (ME, ME, RETRY, replace(CLEARED, attempt="3"))
+    handles = [begin(cluster, "submit", who, manifest=elastic_job("mnist")) for who in attempts]
+    stand_in.end("mnist", "Failed")
+    eventually(lambda: jobs(cluster)["mnist"]["status"]["phase"] == "Failed", "its end")
+    last = begin(cluster, "submit", replace(RETRY, attempt="4"), manifest=elastic_job("mnist"))
+
+    assert [handle.is_adopted for handle in (*handles, last)] == [False, False, True, True, False]
+    assert len({handle.uid for handle in handles}) == 1
+    assert last.uid != handles[0].uid
+
+
 def test_a_foreign_job_of_that_name_is_an_error(cluster: Cluster) -> None:
     """A job that a user created by hand or that belongs to another run is not adopted."""
     client.create(cluster, elastic_job("mnist"))
