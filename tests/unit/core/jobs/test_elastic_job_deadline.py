@@ -106,7 +106,7 @@ def test_a_job_that_waits_for_room_ends_at_its_deadline() -> None:
 
 def test_a_negative_deadline_is_refused() -> None:
     """The message names the field."""
-    with pytest.raises(ManifestError, match=r"spec\.activeDeadlineSeconds"):
+    with pytest.raises(ManifestError, match=r"spec\.activeDeadlineSeconds: .*greater than or equal to 0"):
         ElasticJob.parse(make_elastic_job(activeDeadlineSeconds=-1))
 
 
