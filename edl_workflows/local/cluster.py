@@ -23,6 +23,7 @@ from edl_workflows.local.endpoints import EndpointsWriter
 from edl_workflows.local.locks import LOCK_FILE, hold_lock
 from edl_workflows.local.mirror import Mirror
 from edl_workflows.local.network.network import Network
+from edl_workflows.local.network.service_proxy import ServiceProxy
 from edl_workflows.local.pods import Pod, Service
 from edl_workflows.local.programs import remove_unused_programs
 from edl_workflows.local.runner.launches import LaunchFactory
@@ -186,6 +187,7 @@ async def _serving(
     job_kinds.install(server.client)
     parts = _build(options, access, server)
     server.logs = parts.runner.logs
+    server.proxy = ServiceProxy(parts.network.find_port).get
     await parts.adopt_state()
     http = serving.ApiHttpServer(build_app(server), access, port, server.registry.store)
     work = [*parts.work(), _follow_node(server, parts.scheduler, options), _sweep(server)]

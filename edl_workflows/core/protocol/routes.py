@@ -38,6 +38,7 @@ from edl_workflows.core.protocol.training import (
     CheckpointEnd,
     CheckpointRestore,
     CheckpointTicket,
+    LiveFigures,
     ModelReport,
     ModelVerdict,
     ResultReceipt,
@@ -254,6 +255,9 @@ BARRIER = Route(
 )
 STATUS: Route[Any, dict[str, Any]] = Route(
     "GET", "/v1/status", None, dict, summary="the state of the job, for debugging"
+)
+LIVE: Route[Any, LiveFigures] = Route(
+    "GET", "/v1/live", None, LiveFigures, summary="the figures of `edl top`", open=True
 )
 HEALTH: Route[Any, str] = Route("GET", "/healthz", None, str, summary="`ok`", open=True)
 METRICS: Route[Any, str] = Route(

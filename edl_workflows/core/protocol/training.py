@@ -1,4 +1,4 @@
-"""What a training process reports while it trains: progress and checkpoints."""
+"""What a training process reports while it trains, and what its master shows of it."""
 
 import math
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from edl_workflows.core.protocol.cluster import CheckpointRef
 from edl_workflows.core.protocol.datasets import MAX_SHARDS_PER_MESSAGE, DatasetName, ReleasedShard, ShardKey
 from edl_workflows.core.protocol.function_result import ResultText
 from edl_workflows.core.protocol.message import Message
-from edl_workflows.core.protocol.metrics import Metrics
+from edl_workflows.core.protocol.metrics import LOSS, MAX_METRICS, FiniteNumber, MetricName, Metrics
 from edl_workflows.core.protocol.nodes import NodeRef
 from edl_workflows.core.protocol.reported import (
     CheckpointUri,
@@ -24,6 +24,7 @@ UnixSeconds = Annotated[float, Field(ge=0, le=1e11)]
 MAX_FINGERPRINTS = 256
 _CHECKPOINT_URI: TypeAdapter[str] = TypeAdapter(CheckpointUri)
 GlobalStep = Annotated[int, Field(ge=0, lt=2**63)]
+Amount = Annotated[float, Field(ge=0)]
 
 
 class StepReport(Message):
@@ -214,3 +215,41 @@ class CheckpointDamage(Message):
         if value is not None:
             _CHECKPOINT_URI.validate_python(value.uri)
         return value
+
+
+class LiveFigures(Message):
+    """`GET /v1/live`: how far training is now. The job's status shows the same, but older.
+
+    Attributes:
+        time: when this was measured.
+        step: global step.
+        speed: steps per second.
+        records, records_per_second: acknowledged ones.
+        records_total: of all epochs; 0 if unknown or endless.
+        goodput: useful over elapsed time, from 0 to 1.
+        memory: of all training pods, in MiB; None if they have not reported it.
+        metrics: the newest values that the program reported, the loss among them.
+    """
+
+    time: UnixSeconds
+    step: GlobalStep = 0
+    speed: Amount = 0.0
+    records: int = Field(default=0, ge=0)
+    records_per_second: Amount = 0.0
+    records_total: int = Field(default=0, ge=0)
+    goodput: float = Field(default=0.0, ge=0, le=1)
+    memory: Amount | None = None
+    metrics: dict[MetricName, FiniteNumber] = Field(default_factory=dict, max_length=MAX_METRICS + 1)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until all records are trained at the present speed; None if that is unknown."""
+        left = self.records_total - self.records
+        if not self.records_total or left < 0 or (left and not self.records_per_second):
+            return None
+        return left / self.records_per_second if left else 0.0
+
+    @property
+    def loss(self) -> float | None:
+        """The newest loss, if the program reports one."""
+        return self.metrics.get(LOSS)

@@ -10,6 +10,6 @@ From the bottom to the top:
 - `requests`, `protobuf`: paths, parameters and bodies of requests; `off_loop`: long computations in threads
 - `views`, `tables`: answers: whole objects, rows for ``kubectl get``, metadata
 - `discovery`: what clients ask for first, and OpenAPI
-- `subresources`: logs, binding, eviction, tokens, scale
+- `subresources`: logs, binding, eviction, proxy, tokens, scale
 - `server`: the parts wired together; `verbs`, `app`: HTTP; `serving`: TLS, token and kubeconfig on disk
 """

@@ -44,7 +44,7 @@ def build_app(server: ApiServer) -> Starlette:
             return await _document(server, path)
         target = requests.locate_target(server.registry.catalog, path)
         verb = requests.verb_of_request(target, request.method, request.query_params)
-        auth.require_access(identity, verb, target.resource, target.namespace, target.name)
+        auth.require_access(identity, verb, target)
         return await verbs.BY_NAME[verb](server, request, target)
 
     @contextlib.asynccontextmanager

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from edl_workflows.local.apiserver import errors
-from edl_workflows.local.apiserver.objects.catalog import ServedResource
+from edl_workflows.local.apiserver.requests import RequestTarget
 from edl_workflows.local.apiserver.storage.revisions import StoreKey
 from edl_workflows.local.apiserver.storage.store import ObjectStore
 
@@ -133,20 +133,18 @@ def may_access(identity: Identity, verb: str, resource_id: str, namespace: str) 
     return (verb in READS and resource_id in SHARED) or (verb == "create" and resource_id in SELF_REVIEWS)
 
 
-def require_access(
-    identity: Identity, verb: str, resource: ServedResource, namespace: str, name: str
-) -> None:
+def require_access(identity: Identity, verb: str, target: RequestTarget) -> None:
     """Reject a request that the identity may not make.
 
     Raises:
         ApiError: 403.
     """
+    resource, namespace = target.resource, target.namespace
     if may_access(identity, verb, resource.id, namespace):
         return
     where = f' in the namespace "{namespace}"' if namespace else " at the cluster scope"
     group = f'API group "{resource.group}"'
+    right = "/".join(filter(None, (resource.plural, target.subresource)))
     raise errors.forbidden_error(
-        resource.id,
-        name,
-        f'User "{identity.name}" cannot {verb} resource "{resource.plural}" in {group}{where}',
+        resource.id, target.name, f'User "{identity.name}" cannot {verb} resource "{right}" in {group}{where}'
     )

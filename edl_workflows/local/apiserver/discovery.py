@@ -31,6 +31,7 @@ _SUBRESOURCES = {
     "eviction": ("Eviction", ("create",)),
     "token": ("TokenRequest", ("create",)),
     "scale": ("Scale", ("get", "patch", "update")),
+    "proxy": ("ServiceProxyOptions", ("get",)),
 }
 """The kind (empty: that of the resource) and the verbs of each subresource."""
 _FOREIGN_GROUPS = {

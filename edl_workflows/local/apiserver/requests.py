@@ -80,7 +80,8 @@ def locate_target(catalog: Catalog, path: str) -> RequestTarget:
     name, subresource = ([*rest[1:], "", ""])[:2]
     if name and resource.namespaced and not namespace:
         raise errors.no_such_path()
-    if subresource in _STREAMS and resource.id in ("nodes", "pods", "services"):
+    streams = subresource in _STREAMS and subresource not in resource.subresources
+    if streams and resource.id in ("nodes", "pods", "services"):
         raise errors.ApiError(501, "NotImplemented", _STREAMS[subresource])
     if subresource and subresource not in discovery.list_subresources(resource):
         raise errors.no_such_path()
@@ -102,7 +103,8 @@ def verb_of_request(target: RequestTarget, method: str, query: Mapping[str, str]
         ApiError: 405.
     """
     verb = _verb(target, method, query)
-    if not verb or (not target.subresource and verb not in target.resource.verbs):
+    served = ("get",) if target.subresource == "proxy" else target.resource.verbs
+    if not verb or (target.subresource in ("", "proxy") and verb not in served):
         raise errors.method_not_allowed()
     return verb
 

@@ -13,7 +13,7 @@ from edl_workflows.local.apiserver.objects.garbage import GarbageCollector
 from edl_workflows.local.apiserver.objects.registry import Registry
 from edl_workflows.local.apiserver.reviews import Reviewer
 from edl_workflows.local.apiserver.storage.store import ObjectStore
-from edl_workflows.local.apiserver.subresources import LogProvider
+from edl_workflows.local.apiserver.subresources import LogProvider, ProxyProvider
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 """Namespaces that exist from the start."""
@@ -31,6 +31,7 @@ class ApiServer:
         client: the API for components in the same process.
         reviewer: answers reviews.
         logs: serves ``pods/log``; the pod runner sets it.
+        proxy: serves ``services/proxy``; the network sets it.
     """
 
     registry: Registry
@@ -39,6 +40,7 @@ class ApiServer:
     client: LocalClient = field(init=False)
     reviewer: Reviewer = field(init=False)
     logs: LogProvider | None = None
+    proxy: ProxyProvider | None = None
 
     def __post_init__(self) -> None:
         self.client = LocalClient(self.registry)

@@ -1,12 +1,14 @@
-"""Subresources of pods and service accounts: logs, binding, eviction, tokens; and the scale of any resource.
+"""Subresources of pods, Services and service accounts: logs, binding, eviction, proxy, tokens; and the scale
+of any resource.
 
-The pod runner registers a `LogProvider` for logs.
+The pod runner registers a `LogProvider` for logs, the network a `ProxyProvider` for the proxy.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from edl_workflows.local.apiserver import auth, errors, requests, views
@@ -52,6 +54,29 @@ class LogRequest:
 LogProvider = Callable[[LogRequest], AsyncIterator[bytes]]
 """Returns an asynchronous generator of output. It may raise `ApiError` before its first piece, such as 400
 for a container that has not started (``container "x" in pod "y" is waiting to start: ContainerCreating``)."""
+
+
+@dataclass(frozen=True)
+class ProxyRequest:
+    """A GET of a program behind a Service.
+
+    Attributes:
+        namespace, service: of the Service.
+        port: of the Service.
+        path, query: for the program; the path begins with a slash.
+        accept: media types that the caller accepts.
+    """
+
+    namespace: str
+    service: str
+    port: int
+    path: str
+    query: str
+    accept: str
+
+
+ProxyProvider = Callable[[ProxyRequest], Awaitable[Response]]
+"""Answers with what the program answers. It may raise `ApiError`, such as 503 if there is none."""
 
 
 def _container(pod: Object, requested: str) -> str:
@@ -158,6 +183,42 @@ async def logs(
             yield piece
 
     return StreamingResponse(stream(), media_type="text/plain")
+
+
+async def proxy(
+    objects: store.ObjectStore,
+    provider: ProxyProvider | None,
+    target: requests.RequestTarget,
+    request: Request,
+) -> Response:
+    """Answer ``services/NAME:PORT/proxy/PATH``. Of the caller's headers only ``Accept`` goes on.
+
+    Raises:
+        ApiError: 400, the Service has no such port, or HTTPS is asked for; 404, there is no such Service;
+            503, no program behind it answers.
+    """
+    scheme, name, port = _proxy_parts(target.name)
+    if scheme not in ("", "http"):
+        raise errors.bad_request(f"scheme {scheme!r} is not served by the embedded cluster: use http")
+    service = objects.require(StoreKey("services", target.namespace, name)).decode()
+    served = service["spec"].get("ports") or []
+    numbers = [entry["port"] for entry in served if port in ("", str(entry["port"]), entry.get("name"))]
+    if not numbers:
+        raise errors.bad_request(f'no service port {port!r} found for service "{name}"')
+    if provider is None:
+        raise errors.ApiError(503, "ServiceUnavailable", f"no network serves Service {name}")
+    path = "/".join(request.url.path.lstrip("/").split("/", 7)[7:])
+    accept = request.headers.get("accept", "*/*")
+    forwarded = ProxyRequest(target.namespace, name, numbers[0], f"/{path}", request.url.query, accept)
+    return await provider(forwarded)
+
+
+def _proxy_parts(text: str) -> tuple[str, str, str]:
+    """Scheme, name and port of ``NAME``, ``NAME:PORT`` or ``SCHEME:NAME:PORT``."""
+    parts = text.split(":")
+    if len(parts) == 3:
+        return parts[0], parts[1], parts[2]
+    return "", parts[0], ":".join(parts[1:])
 
 
 def bind_pod(registry: Registry, target: requests.RequestTarget, body: Object) -> Response:

@@ -38,9 +38,11 @@ def _match(request: Request, target: RequestTarget) -> revisions.Match:
 
 
 async def get(server: ApiServer, request: Request, target: RequestTarget) -> Response:
-    """One object, its scale or its log."""
+    """One object, its scale or its log; or what a pod behind a Service answers."""
     if target.subresource == "log":
         return await subresources.logs(server.registry.store, server.logs, target, request.query_params)
+    if target.subresource == "proxy":
+        return await subresources.proxy(server.registry.store, server.proxy, target, request)
     if target.subresource not in ("", "status", "scale"):
         raise errors.method_not_allowed()
     revision = server.registry.store.require(StoreKey(target.resource.id, target.namespace, target.name))

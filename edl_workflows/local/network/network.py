@@ -104,6 +104,10 @@ class Network:
 
         return lambda text: rewrite_addresses(text, namespace, lookup)
 
+    def find_port(self, namespace: str, service: str, port: int) -> int | None:
+        """The host port on which the pod behind a Service's port listens; None if there is no such pod."""
+        return self._ports.find_backing(namespace, service, port, self._world())
+
     def service_variables(self, pod: Pod) -> dict[str, str]:
         """``PS_0_SERVICE_HOST`` and ``PS_0_SERVICE_PORT`` for the namespace's Services that have a cluster
         IP, as kubelet sets them. Only for the oldest `_LINKED_SERVICES`, since thousands would not fit into

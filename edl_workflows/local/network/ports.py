@@ -142,9 +142,13 @@ class PortAssignments:
         there is one, or else a free one. Later calls return the same."""
         key = service_key(namespace, service, port)
         if key not in self.assigned:
-            host_port = next(self._backing(namespace, service, port, world), None)
+            host_port = self.find_backing(namespace, service, port, world)
             self.assigned[key] = self._fresh() if host_port is None else host_port
         return self.assigned[key]
+
+    def find_backing(self, namespace: str, service: str, port: int, world: NetworkObjects) -> int | None:
+        """The host port on which the oldest pod behind a Service's port listens; None if there is none."""
+        return next(self._backing(namespace, service, port, world), None)
 
     def _backing(self, namespace: str, service: str, port: int, world: NetworkObjects) -> Iterator[int]:
         named_service = world.named(namespace, service)

@@ -20,6 +20,7 @@ COMMANDS = (
     Command("submit", "jobs.submit", "Create jobs from their manifests."),
     Command("convert", "jobs.convert", "Convert a job's manifest to another version or kind."),
     Command("get", "jobs.get", "List jobs, or show one."),
+    Command("top", "jobs.top", "Show how far jobs are, refreshed until Ctrl-C."),
     Command("describe", "jobs.job", "Show everything about a job."),
     Command("wait", "jobs.stage_commands", "Wait for a job's phase, step or condition."),
     Command("logs", "jobs.logs", "Print the logs of a job's nodes."),

@@ -6,15 +6,22 @@ ManifestError, InvalidError, UnavailableError. Calls that can be repeated are, o
 connections. Watching is in `watch`.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import stamina
 
-from edl_workflows.core.exceptions import ConflictError, InvalidError, NotFoundError
+from edl_workflows.core.exceptions import (
+    ConflictError,
+    EdlError,
+    InvalidError,
+    NotFoundError,
+    UnavailableError,
+)
 from edl_workflows.core.kubernetes.api import ApiResource
-from edl_workflows.runtime.kube import resources, transport
+from edl_workflows.runtime.kube import errors, resources, transport
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.errors import ExpiredError
 from edl_workflows.runtime.kube.resources import JSON, Object, Scope
@@ -22,6 +29,11 @@ from edl_workflows.runtime.kube.transport import ApiRequest
 
 PAGE_SIZE = 500
 """Objects a LIST page, as client-go's pager asks for."""
+
+SERVICE_SECONDS = 3.0
+"""To wait for a program behind a Service."""
+MAX_SERVICE_BYTES = 64 * 1024
+"""Of its answer."""
 
 CONFLICT_SECONDS = 20.0
 """How long `retry_conflicts` goes on."""
@@ -41,6 +53,16 @@ class ObjectList:
 
     items: list[Object]
     resource_version: str
+
+
+@dataclass(frozen=True)
+class ServiceAddress:
+    """A path of a program behind a Service."""
+
+    namespace: str
+    service: str
+    port: int
+    path: str
 
 
 @dataclass(frozen=True)
@@ -287,6 +309,53 @@ def delete(
         return None
     still_there = answer.get("kind") == resource.kind and (answer["metadata"].get("deletionTimestamp"))
     return answer if still_there else None
+
+
+def read_service(cluster: Cluster, address: ServiceAddress, action: str) -> bytes:
+    """What a program behind a Service answers to a GET that the API server's proxy makes of it.
+
+    It is asked once, since whoever reads live figures asks again anyway.
+
+    Args:
+        cluster: the API server. It does not pass the caller's credentials on.
+        address: whom to ask.
+        action: the request in words, for errors.
+
+    Raises:
+        ForbiddenError: the caller lacks the right ``get`` on ``services/proxy``.
+        NotFoundError: there is no such Service.
+        UnavailableError: the program can't be reached, refuses the request, or answers at too great length.
+    """
+    path = resources.SERVICES.path(address.namespace, address.service)
+    request = ApiRequest(
+        "get",
+        "services/proxy",
+        f"{path}:{address.port}/proxy{address.path}",
+        action,
+        read_seconds=SERVICE_SECONDS,
+    )
+    try:
+        response = transport.open_stream(cluster, request)
+    except EdlError as error:
+        if (code := errors.foreign_code(error)) is not None:
+            raise UnavailableError(
+                f"cannot {action}: the program behind the Service answers {code}"
+            ) from error
+        raise
+    deadline = time.monotonic() + SERVICE_SECONDS
+    body = bytearray()
+    try:
+        with errors.mapping_errors(action, cluster.route):
+            for chunk in response.stream(MAX_SERVICE_BYTES, decode_content=True):
+                body += chunk
+                if len(body) > MAX_SERVICE_BYTES or time.monotonic() > deadline:
+                    raise UnavailableError(
+                        f"cannot {action}: the answer is longer than {MAX_SERVICE_BYTES} bytes, or takes "
+                        f"more than {SERVICE_SECONDS:.0f} s"
+                    )
+    finally:
+        response.close()
+    return bytes(body)
 
 
 def _send(cluster: Cluster, request: ApiRequest) -> Object:

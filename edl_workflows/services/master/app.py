@@ -52,6 +52,7 @@ from edl_workflows.core.protocol.training import (
     CheckpointEnd,
     CheckpointRestore,
     CheckpointTicket,
+    LiveFigures,
     ModelReport,
     ModelVerdict,
     ResultReceipt,
@@ -68,7 +69,7 @@ from edl_workflows.runtime.process.http_api import (
     parse_body,
 )
 from edl_workflows.services.master.master import Master, WriteUrgency
-from edl_workflows.services.master.metrics import render_metrics
+from edl_workflows.services.master.metrics import measure_job, render_metrics
 from edl_workflows.services.master.state import messages, model_messages, training_messages, views
 from edl_workflows.services.master.state.nodes import leaving_steps, standstill
 
@@ -341,6 +342,10 @@ def _info_routes(app: FastAPI, master: Master) -> None:
     @app.get(routes.STATUS.path)
     async def status() -> dict[str, Any]:
         return views.status_report(master.state, master.now())
+
+    @app.get(routes.LIVE.path)
+    async def live() -> LiveFigures:
+        return measure_job(master)
 
     @app.get(routes.HEALTH.path)
     async def healthz() -> Response:

@@ -1,4 +1,5 @@
-"""The master's Prometheus metrics, read from the state at each scrape."""
+"""What a master tells everybody who reaches it, without the job's token: Prometheus metrics, and the figures
+of `edl top`. Both are read from the state at each request."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from edl_workflows.core.jobs.elastic_job.time_spent import TimeCause
+from edl_workflows.core.protocol.training import LiveFigures
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.state import views
 from edl_workflows.services.master.state.nodes import fault_steps
@@ -18,6 +20,24 @@ def render_metrics(master: Master) -> bytes:
     registry = CollectorRegistry()
     registry.register(_Reader(master))
     return generate_latest(registry)
+
+
+def measure_job(master: Master) -> LiveFigures:
+    """The job's figures now."""
+    state, now = master.state, master.now()
+    statistics = state.volatile.statistics
+    usage = statistics.usage.values()
+    return LiveFigures(
+        time=now,
+        step=state.steps.step,
+        speed=statistics.speed,
+        records=views.records_done(state),
+        records_per_second=statistics.records_per_second,
+        records_total=views.records_total(state),
+        goodput=state.goodput.ratio(now),
+        memory=sum(node.memory for node in usage) if usage else None,
+        metrics=statistics.metrics,
+    )
 
 
 class _Reader(Collector):

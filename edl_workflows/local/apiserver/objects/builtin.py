@@ -239,6 +239,7 @@ def _running(types: Types) -> tuple[ServedResource, ...]:
             has_status=True,
             label_name=True, schema=types["V1Service"], fill=_fill_service, check=_check_service,
             field_paths={"spec.clusterIP": ".spec.clusterIP", "spec.type": ".spec.type"},
+            subresources=("proxy",),
         ),
         ServedResource("", "v1", "endpoints", "Endpoints", singular="endpoints", short_names=("ep",),
         schema=types["V1Endpoints"]),

@@ -1,6 +1,7 @@
 """``edl get``: lists jobs, or shows one."""
 
-from typing import Annotated
+import datetime as dt
+from typing import Annotated, Any
 
 import typer
 
@@ -12,10 +13,12 @@ from edl_workflows.pipelines.cli.jobs.completion import complete_job, complete_k
 from edl_workflows.pipelines.cli.jobs.listing import (
     ListedJob,
     age_of,
+    format_age,
     format_replicas,
     job_kinds,
     list_jobs,
     no_job,
+    with_live_figures,
 )
 from edl_workflows.pipelines.cli.options import ClusterFlags, Output, OutputFormat, expand_options
 from edl_workflows.pipelines.cli.output import Table, emit
@@ -47,6 +50,12 @@ def get(
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="List the jobs of all namespaces.")
     ] = False,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live", help="Ask the masters of ElasticJobs for their progress now, as `edl top` does."
+        ),
+    ] = False,
     *,
     target: ClusterFlags,
     output: Output = OutputFormat.TABLE,
@@ -60,6 +69,8 @@ def get(
     jobs = list_jobs(cluster, kinds, where, name or "")
     if name and not jobs:
         raise no_job(cluster, kind or "job", name)
+    if live:
+        jobs = with_live_figures(cluster, jobs)
     items = [job.manifest for job in jobs]
     columns = {
         "namespace": all_namespaces,
@@ -68,6 +79,7 @@ def get(
         "phase": True,
         "reason": any(_failure(job.view) for job in jobs),
         **dict.fromkeys(("ready", "step", "steps/s", "checkpoint", "age"), True),
+        "measured": live,
     }
     columns["metrics"] = any(job.view.progress.metrics for job in jobs)
     columns["warnings"] = any(job.view.warnings for job in jobs)
@@ -92,7 +104,14 @@ def _cells(listed: ListedJob) -> dict[str, object]:
         "metrics": describe_metrics(job.progress.metrics, LISTED_METRICS),
         "warnings": _summarize_warnings(job),
         "age": age_of(listed.manifest),
+        "measured": _measured(listed.manifest),
     }
+
+
+def _measured(manifest: dict[str, Any]) -> str:
+    """How long ago the progress was measured; "" where the job's status does not say."""
+    measured = ((manifest.get("status") or {}).get("progress") or {}).get("time")
+    return f"{format_age(dt.datetime.fromisoformat(measured))} ago" if measured else ""
 
 
 def _summarize_warnings(job: JobView) -> str:

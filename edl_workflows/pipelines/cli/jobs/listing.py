@@ -92,6 +92,32 @@ def no_job(cluster: "Cluster", kind: str, name: str) -> NotFoundError:
     return NotFoundError(f"there is no {kind} {cluster.namespace}/{name}; `edl get -A` lists all")
 
 
+def with_live_figures(cluster: "Cluster", jobs: Sequence[ListedJob]) -> list[ListedJob]:
+    """The jobs with the progress that their masters report now. Those of other kinds, those
+    that have ended, and those whose master can't be reached stay as they are.
+
+    Raises:
+        ForbiddenError: the user may not use the service proxy.
+    """
+    from edl_workflows.core.jobs.elastic_job.kind import ELASTIC_JOB
+    from edl_workflows.core.jobs.elastic_job.model import ElasticJob
+    from edl_workflows.pipelines.live import measure_jobs, show_in_status
+
+    asked = [job for job in jobs if job.view.kind == ELASTIC_JOB.name and not job.view.phase.final]
+    measured = measure_jobs(cluster, [ElasticJob.read_stored(job.manifest)[0] for job in asked])
+    newer = {
+        job.view.uid: show_in_status(job.manifest, measurement.figures)
+        for job, measurement in zip(asked, measured, strict=True)
+        if measurement.figures is not None and not measurement.obstacle
+    }
+    return [
+        ListedJob(newer[job.view.uid], ELASTIC_JOB.view_stored(newer[job.view.uid]))
+        if job.view.uid in newer
+        else job
+        for job in jobs
+    ]
+
+
 def format_replicas(job: JobView) -> str:
     """Ready and wanted nodes of each role, as ``ps 2/2 worker 3/3``; "" for a job that has ended and needs
     none."""
@@ -115,7 +141,12 @@ def format_age(start: dt.datetime, end: dt.datetime | None = None) -> str:
         start: the earlier time.
         end: the later time; by default now.
     """
-    seconds = int(((end or dt.datetime.now(dt.UTC)) - start).total_seconds())
+    return format_seconds(((end or dt.datetime.now(dt.UTC)) - start).total_seconds())
+
+
+def format_seconds(duration: float) -> str:
+    """A duration, formatted as kubectl formats ages."""
+    seconds = int(duration)
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size}{unit}"

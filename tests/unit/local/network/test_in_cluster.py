@@ -1,9 +1,16 @@
 """Services, addresses and probes over the network, with real servers in pods."""
 
+import base64
 import json
+import ssl
+from collections.abc import Callable
+
+import httpx
+import yaml
 
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.resources import Object
+from tests.local_cluster import LocalCluster
 from tests.unit.local.support import Pods, condition, container
 
 SERVER = (
@@ -185,3 +192,69 @@ def test_host_and_port_in_two_variables_lead_to_the_pod(pods: Pods) -> None:
             pods.create(f"{job}-pod-{rank}", main, labels=labels)
         pods.end(f"{job}-pod-0")
         assert pods.logs(f"{job}-pod-0") == "rank 1 is here"
+
+
+SAYS = (
+    "import http.server, json; from edl_workflows.training.addresses import listen\n"
+    "class Says(http.server.BaseHTTPRequestHandler):\n"
+    "  def do_GET(self):\n"
+    "    large = self.path.startswith('/large')\n"
+    "    body = b'x' * 2**21 if large else json.dumps([self.path, dict(self.headers)]).encode()\n"
+    "    self.send_response(418); self.send_header('Content-Length', str(len(body))); self.end_headers()\n"
+    "    self.wfile.write(body)\n"
+    "http.server.HTTPServer(listen(8080), Says).serve_forever()"
+)
+"""A server that answers with the path and the headers that it got, or at great length."""
+
+
+def proxy_caller(pods: Pods, local: LocalCluster) -> tuple[Callable[..., tuple[int, str]], str, str]:
+    """A function that requests a path below the namespace's Services, the administrator's token, and that of
+    an account of another namespace."""
+    config = yaml.safe_load(local.kubeconfig.read_text())
+    place, token = config["clusters"][0]["cluster"], config["users"][0]["user"]["token"]
+    authority = base64.b64decode(place["certificate-authority-data"]).decode()
+    http = httpx.Client(
+        base_url=place["server"], verify=ssl.create_default_context(cadata=authority), timeout=60
+    )
+
+    def call(path: str, method: str = "GET", token: str = token) -> tuple[int, str]:
+        url = f"/api/v1/namespaces/{pods.cluster.namespace}/services/{path}"
+        answer = http.request(method, url, headers={"Authorization": f"Bearer {token}", "Cookie": "a=b"})
+        return answer.status_code, answer.text
+
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "somebody"}}
+    client.create(pods.cluster, account, "kube-public")
+    requested = http.post(
+        "/api/v1/namespaces/kube-public/serviceaccounts/somebody/token",
+        json={"spec": {}},
+        headers={"Authorization": f"Bearer {token}"},
+    )
+    return call, token, requested.json()["status"]["token"]
+
+
+def test_the_api_server_reaches_a_service(pods: Pods, local: LocalCluster) -> None:
+    """`services/proxy` passes a GET on with its path and query, by the port's number or name, and the answer
+    back with its code; the program never sees the caller's credentials. Who may not, learns which right it
+    lacks; a program that is not there, answers at too great length, or is asked to change something, is an
+    error."""
+    service(pods, "web", [{"name": "http", "port": 80, "targetPort": 8080}], app="web")
+    get, token, other = proxy_caller(pods, local)
+    assert get("web:80/proxy/")[0] == 503
+    program = {"command": ["python", "-c", SAYS], "readinessProbe": {"tcpSocket": {"port": 8080}}}
+    pods.create("web-0", server(8080, **program), labels={"app": "web"})
+    pods.until("web-0", lambda pod: condition(pod, "Ready").get("status") == "True")
+
+    for name in ("web:80", "web:http", "web", "http:web:http"):
+        code, text = get(f"{name}/proxy/a/b%20c?d=%26e")
+        path, headers = json.loads(text)
+        assert (code, path) == (418, "/a/b%20c?d=%26e")
+        assert token not in text
+        assert not {"authorization", "cookie"} & {header.lower() for header in headers}
+    assert get("web:80/proxy")[0] == 418
+    refused = ("web:81/proxy/", "none:80/proxy/", "https:web:80/proxy/")
+    assert [get(path)[0] for path in refused] == [400, 404, 400]
+    assert get("web:80/proxy/large")[0] == 502
+    assert get("web:80/proxy/", method="POST")[0] == 405
+    code, text = get("web:80/proxy/", token=other)
+    assert code == 403
+    assert 'cannot get resource "services/proxy"' in json.loads(text)["message"]

@@ -9,7 +9,7 @@ import pytest
 
 from edl_workflows.core.jobs.elastic_job.time_spent import TimeCause
 from edl_workflows.core.protocol.nodes import Directive, NodeRef
-from edl_workflows.core.protocol.training import StepReport
+from edl_workflows.core.protocol.training import LiveFigures, StepReport
 from edl_workflows.services.master.state.checkpoints import Checkpoints, FailedSaves
 from edl_workflows.services.master.state.nodes import leaving_steps
 from edl_workflows.services.master.state.stored_state import StoredState
@@ -34,6 +34,25 @@ def test_a_worker_gets_a_version_leases_and_acknowledges() -> None:
         status = (await it.client.get("/v1/status")).json()
         assert status["progress"]["step"] == 1
         assert status["nodes"][0]["status"] == "Running"
+
+    with_master(test)
+
+
+def test_live_figures_hold_what_people_watch() -> None:
+    """Step, records, memory of the nodes and metrics come as they are now, without a token; and nothing
+    else, since everybody who reaches the master may read them."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        await it.post("/v1/datasets", name="train", size=100, shard_size=10)
+        usage = {"cpu": 1.5, "memory": 300}
+        await it.post("/v1/nodes/heartbeat", node=WORKER, incarnation="a", usage=usage)
+        step = {"step": 7, "version": 1, "first_step_time": 1.0, "time": 2.0, "loss": 0.5}
+        await it.post("/v1/steps", node=WORKER, **step)
+        figures = (await it.client.get("/v1/live", headers={"Authorization": ""})).json()
+        assert (figures["step"], figures["memory"], figures["metrics"]) == (7, 300.0, {"loss": 0.5})
+        assert figures["records_total"] == 100
+        assert set(figures) == set(LiveFigures.model_fields)
 
     with_master(test)
 

@@ -18,10 +18,11 @@ from tests.unit.services.master.served_master import TOKEN, WORKER, Served, with
         ("/openapi.json", "", 401),
         ("/healthz", "", 200),
         ("/metrics", "", 200),
+        ("/v1/live", "", 200),
     ],
 )
 def test_only_the_token_opens_the_api(path: str, token: str, status: int) -> None:
-    """Everything but health and metrics needs the job's token."""
+    """Everything but health, metrics and the figures of `edl top` needs the job's token."""
 
     async def test(it: Served) -> None:
         answer = await it.client.get(path, headers={"Authorization": token})

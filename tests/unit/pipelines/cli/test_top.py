@@ -1,0 +1,222 @@
+"""``edl top`` and ``edl get --live``, with an API server that stands between the command and masters."""
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+from typing import Any
+
+import pytest
+from kubernetes.client.exceptions import ApiException
+from rich.console import Console
+from urllib3.response import HTTPResponse
+
+from edl_workflows.core.jobs.elastic_job.model import ElasticJob
+from edl_workflows.pipelines import live
+from edl_workflows.pipelines.cli.jobs.top import render_table
+from edl_workflows.pipelines.cli.output import Table
+from edl_workflows.pipelines.cli.root import run
+from edl_workflows.runtime.kube import client, transport
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import ELASTIC_JOBS
+from edl_workflows.testing import ApiServerProcess
+from tests.airflow.support import elastic_job
+from tests.unit.pipelines.cli.edl_command import Edl
+
+FIGURES = {
+    "time": 1_800_000_000.0,
+    "step": 500,
+    "speed": 12.5,
+    "records": 4000,
+    "records_per_second": 100.0,
+    "records_total": 10_000,
+    "goodput": 0.93,
+    "memory": 2048.0,
+    "metrics": {"loss": 0.25, "accuracy": 0.5},
+    "added_by_a_later_version": 1,
+}
+FORBIDDEN = {
+    "kind": "Status",
+    "message": 'services "elasticjob-a-dlrover-master:50001" is forbidden: User "bob" cannot get resource '
+    '"services/proxy" in API group "" in the namespace "x"',
+}
+UNREACHABLE = {"kind": "Status", "message": "error trying to reach service: connection refused"}
+
+Answer = tuple[int, Mapping[str, Any]]
+Masters = Callable[[Answer], list[str]]
+
+
+@pytest.fixture
+def edl(server: ApiServerProcess, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Edl:
+    """Runs `edl` in the test's namespace, whose jobs keep the status that the test gives them."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        where = ["--kubeconfig", str(server.kubeconfig), "--namespace", cluster.namespace]
+        code = run([*arguments, *where])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def masters(monkeypatch: pytest.MonkeyPatch) -> Masters:
+    """Lets the API server's service proxy answer this to all; returns the list of the paths asked for."""
+    call = transport._call
+
+    def answer_all(answer: Answer) -> list[str]:
+        paths: list[str] = []
+
+        def answer_proxied(cluster: Cluster, request: transport.ApiRequest) -> Any:
+            if request.plural != "services/proxy":
+                return call(cluster, request)
+            paths.append(request.path)
+            code, document = answer
+            response = HTTPResponse(
+                BytesIO(json.dumps(document).encode()), status=code, preload_content=False
+            )
+            if code >= 400:
+                raise ApiException(http_resp=response)
+            return response
+
+        monkeypatch.setattr(transport, "_call", answer_proxied)
+        return paths
+
+    return answer_all
+
+
+def _create(cluster: Cluster, name: str, phase: str, days: float | None = 90, step: int = 40) -> None:
+    """Make a job whose status has figures that are so many days old."""
+    client.create(cluster, elastic_job(name))
+    status: dict[str, Any] = {"phase": phase}
+    if days is not None:
+        measured = (datetime.now(UTC) - timedelta(days=days)).isoformat()
+        status["progress"] = {"step": step, "speed": 1.0, "time": measured, "metrics": {"loss": 7.0}}
+        status["goodput"] = {"ratio": 0.5}
+    client.patch_status(cluster, ELASTIC_JOBS, name, status)
+
+
+def test_figures_come_from_the_masters(edl: Edl, cluster: Cluster, masters: Masters) -> None:
+    """All jobs that run are listed with what their masters answer; those that have ended or are suspended
+    have no master to ask."""
+    for name, phase in (("a", "Running"), ("b", "Running"), ("idle", "Suspended"), ("over", "Succeeded")):
+        _create(cluster, name, phase)
+    paths = masters((200, FIGURES))
+    code, out, err = edl("top", "--once")
+    assert code == 0, err
+    header, *rows = [line.split() for line in out.splitlines()]
+    assert header == ["JOB", "PHASE", "STEP", "STEPS/S", "LOSS", "ETA", "GOODPUT", "MEMORY", "FIGURES"]
+    figures = ["Running", "500", "12.5", "0.25", "60s", "93%", "2.0", "GiB", "live"]
+    assert rows == [["a", *figures], ["b", *figures]]
+    assert sorted(paths) == [
+        f"/api/v1/namespaces/{cluster.namespace}/services/elasticjob-{name}-dlrover-master:50001/proxy/v1/live"
+        for name in ("a", "b")
+    ]
+
+
+def test_json_has_the_numbers(edl: Edl, cluster: Cluster, masters: Masters) -> None:
+    """For programs there is one document: a list of jobs, or the job that was named."""
+    _create(cluster, "a", "Running")
+    masters((200, FIGURES))
+    shown = json.loads(edl("top", "-o", "json")[1])
+    assert shown == [json.loads(edl("top", "a", "-o", "json")[1])]
+    assert shown[0]["live"]
+    assert shown[0]["figures"]["metrics"] == {"loss": 0.25, "accuracy": 0.5}
+    assert shown[0]["figures"]["seconds_left"] == 60.0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [(503, UNREACHABLE), (401, {"error": "the job's token is missing"}), (404, {}), (200, {"step": "x"})],
+    ids=["unreachable", "older master", "no such route", "nonsense"],
+)
+def test_the_status_stands_in_for_a_master(
+    edl: Edl, cluster: Cluster, masters: Masters, answer: Answer
+) -> None:
+    """If the master can't be reached, or is of a version without live figures, those of the status are shown
+    with their age."""
+    _create(cluster, "a", "Running")
+    _create(cluster, "young", "Running", days=None)
+    masters(answer)
+    code, out, err = edl("top", "--once")
+    assert code == 0, err
+    assert [line.split() for line in out.splitlines()[1:]] == [
+        ["a", "Running", "40", "1.0", "7", "50%", "90d", "old"],
+        ["young", "Running", "none", "yet"],
+    ]
+    assert "live figures" in json.loads(edl("top", "a", "-o", "json")[1])["obstacle"]
+
+
+def test_a_job_that_has_ended_has_its_last_figures(edl: Edl, cluster: Cluster, masters: Masters) -> None:
+    """Nobody is asked about it."""
+    _create(cluster, "over", "Succeeded")
+    assert masters((200, FIGURES)) == []
+    code, out, err = edl("top", "over", "--once")
+    assert (code, out.splitlines()[1].split()[:3]) == (0, ["over", "Succeeded", "40"]), err
+
+
+@pytest.mark.parametrize("command", [["top", "--once"], ["top", "a"], ["get", "--live"]], ids=" ".join)
+def test_a_user_without_the_right_is_refused(
+    edl: Edl, cluster: Cluster, masters: Masters, command: list[str]
+) -> None:
+    """The refusal is the API server's: it names the missing right, and says what to do."""
+    _create(cluster, "a", "Running")
+    masters((403, FORBIDDEN))
+    code, out, err = edl(*command)
+    assert (code, out) == (5, "")
+    for text in (
+        "live figures of ElasticJob",
+        '"services/proxy"',
+        "ask for a Role that allows it",
+        "edl get",
+    ):
+        assert text in err
+
+
+def test_get_shows_the_progress_of_the_master(edl: Edl, cluster: Cluster, masters: Masters) -> None:
+    """`edl get --live` is `edl get` with newer progress, also in the documents."""
+    _create(cluster, "a", "Running")
+    _create(cluster, "over", "Succeeded")
+    masters((200, FIGURES))
+    header, job, over = (line.split() for line in edl("get", "--live")[1].splitlines())
+    assert "MEASURED" in header
+    assert job[job.index("500") + 1] == "12.5"
+    assert over[over.index("40") + 1] == "1.0"
+    progress = json.loads(edl("get", "a", "--live", "-o", "json")[1])["status"]["progress"]
+    assert (progress["step"], progress["recordsTotal"]) == (500, 10_000)
+    assert json.loads(edl("get", "a", "-o", "json")[1])["status"]["progress"]["step"] == 40
+
+
+def test_few_masters_are_asked_at_once(
+    cluster: Cluster, masters: Masters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Masters that don't answer cost a bounded time for all together, and then the status counts."""
+    released, asked = threading.Event(), list[str]()
+
+    def hang(_cluster: Cluster, address: client.ServiceAddress, _action: str) -> bytes:
+        asked.append(address.service)
+        released.wait(60)
+        return b"{}"
+
+    monkeypatch.setattr(client, "read_service", hang)
+    monkeypatch.setattr(live, "BATCH_SECONDS", 0.3)
+    jobs = [ElasticJob.parse(elastic_job(f"job-{n}")) for n in range(3 * live.AT_ONCE)]
+    try:
+        measured = live.measure_jobs(cluster, jobs)
+    finally:
+        released.set()
+    assert len(measured) == len(jobs)
+    assert all(m.obstacle and m.figures is None for m in measured)
+    assert len(asked) <= live.AT_ONCE
+
+
+def test_the_screen_shows_what_fits() -> None:
+    """A terminal gets the same table, texts of others escaped, and the number of jobs that have no room."""
+    console = Console(width=60, force_terminal=False)
+    with console.capture() as capture:
+        console.print(render_table(Table(("job", "step"), [("a\x1b[31m", 5)]), further=7))
+    lines = capture.get().splitlines()
+    assert lines[0].split() == ["JOB", "STEP"]
+    assert lines[1].split() == [r"a\x1b[31m", "5"]
+    assert lines[2].startswith("and 7 more")
