@@ -7,5 +7,5 @@
 - `client`: trainings from Python
 - `cli`: the command `edl`
 - `install`: the manifests of an installation
-- `timeline`: the history of a job
+- `timeline`: the history of a job; `live`: its figures now
 """
