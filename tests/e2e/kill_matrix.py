@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import airflow
 import httpx
 import psutil
+from packaging.version import Version
 
 from edl_workflows.airflow.hooks.task_object import OBJECT_KEY
 from edl_workflows.core.exceptions import EdlError
@@ -37,6 +39,9 @@ SECONDS = 600.0
 """For a state to come about: a few seconds on an idle machine, minutes on a busy one."""
 LOOK_SECONDS = 0.5
 INSTALLATION = "matrix"
+RESTARTS_CLEARED = Version(airflow.__version__) >= Version("3.1")
+"""Airflow 3.0 leaves a task that was cleared while it ran in the state ``restarting`` until it is cleared
+again (apache/airflow#55045)."""
 REAPER = "reaper"
 LINEAGE = "events.jsonl"
 """OpenLineage's events of all rows."""
@@ -121,7 +126,17 @@ def nothing(_matrix: "Matrix", _row: Row) -> None:
 
 
 def clear(matrix: "Matrix", row: Row) -> None:
-    """As a user does on the task's page; the second attempt waits again afterwards."""
+    """As a user does on the task's page, twice where Airflow needs it; the second attempt waits again
+    afterwards."""
+    process = matrix.task(row, row.waiting_task)["pid"]
+    _clear_once(matrix, row)
+    if row.mode == "sync" and not RESTARTS_CLEARED:
+        matrix.await_restarting(row, process)
+        _clear_once(matrix, row)
+    matrix.await_waiting(row, attempt=2)
+
+
+def _clear_once(matrix: "Matrix", row: Row) -> None:
     body = {
         "dry_run": False,
         "dag_run_id": matrix.runs[row.name],
@@ -129,7 +144,6 @@ def clear(matrix: "Matrix", row: Row) -> None:
         "only_failed": False,
     }
     matrix.airflow.call("POST", f"/dags/{row.name}/clearTaskInstances", body | {"reset_dag_runs": True})
-    matrix.await_waiting(row, attempt=2)
 
 
 def mark_failed(matrix: "Matrix", row: Row) -> None:
@@ -383,6 +397,11 @@ class Matrix:
             task = f"home/logs/dag_id={row.name}/**/task_id={row.waiting_task}"
             log = f"{task}/**/attempt={attempt}.log.trigger.*"
             self.await_that(lambda: any(self.folder.glob(log)), lambda: f"a trigger of {row.name}")
+
+    def await_restarting(self, row: Row, process: int) -> None:
+        """Wait until the process of a cleared task has ended and left it in the state ``restarting``."""
+        self.await_that(lambda: not psutil.pid_exists(process), lambda: f"the end of {row.name}'s process")
+        self._await_state(row, row.waiting_task, ["restarting"])
 
     @contextlib.contextmanager
     def no_triggerer(self) -> Iterator[None]:
