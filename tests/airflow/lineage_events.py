@@ -20,10 +20,15 @@ FACETS = "https://openlineage.io/spec/facets/"
 
 
 def read_events(file: Path) -> list[dict[str, Any]]:
-    """All events that a file transport has written, each of them checked."""
-    text = file.read_text() if file.exists() else ""
-    whole, _, _ = text.rpartition("\n")
-    events: list[dict[str, Any]] = [json.loads(line) for line in whole.splitlines()]
+    """All events that a file transport has written, oldest first, each of them checked. It writes a file for
+    each event (``append: False``): lines that several processes append to one file are torn.
+
+    Args:
+        file: the transport's ``log_file_path``.
+    """
+    texts = [part.read_text() for part in sorted(file.parent.glob(f"{file.name}-*"))]
+    # A file without a line feed at its end is being written, or its writer was killed.
+    events: list[dict[str, Any]] = [json.loads(text) for text in texts if text.endswith("\n")]
     for event in events:
         check_event(event)
     return events

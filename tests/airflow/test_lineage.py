@@ -54,8 +54,8 @@ def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Read]:
     before: a scheduler's listener would start a pool of processes."""
     manager = get_listener_manager()
     core_listeners()
-    file = tmp_path / "events.jsonl"
-    transport = {"type": "file", "log_file_path": str(file), "append": True}
+    file = tmp_path / "events"
+    transport = {"type": "file", "log_file_path": str(file), "append": False}
     monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", json.dumps(transport))
     monkeypatch.setenv("AIRFLOW__OPENLINEAGE__EXECUTE_IN_THREAD", "True")
     monkeypatch.setenv("AIRFLOW__OPENLINEAGE__NAMESPACE", "test")

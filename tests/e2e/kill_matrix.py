@@ -43,7 +43,7 @@ RESTARTS_CLEARED = Version(airflow.__version__) >= Version("3.1")
 """Airflow 3.0 leaves a task that was cleared while it ran in the state ``restarting`` until it is cleared
 again (apache/airflow#55045)."""
 REAPER = "reaper"
-LINEAGE = "events.jsonl"
+LINEAGE = "events"
 """OpenLineage's events of all rows."""
 
 Mode = Literal["deferred", "sync"]
@@ -468,7 +468,7 @@ def played(folder: Path, rows: Sequence[Row]) -> Iterator[Matrix]:
         env = {
             "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps({"conn_type": "kubernetes", "extra": extra}),
             "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(
-                {"type": "file", "log_file_path": str(folder / LINEAGE), "append": True}
+                {"type": "file", "log_file_path": str(folder / LINEAGE), "append": False}
             ),
             # A task that waits in its worker holds it, and the reaper needs one as well.
             "AIRFLOW__CORE__PARALLELISM": str(4 + sum(row.mode == "sync" for row in rows)),
