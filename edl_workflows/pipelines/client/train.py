@@ -120,7 +120,8 @@ def submit(
         InvalidError: the options don't fit the place.
         EdlError: the cluster refused the job.
     """
-    identity = StageIdentity.of_person("client")
+    # Only a name that was given may be in use, and so make this wait.
+    identity = StageIdentity.of_person("client", notify if name else notify_nobody)
     job = name or identity.name(hint, names.MAX_JOB_NAME)
     if place.folder is not None:
         checkpoints = options.checkpoints or place.checkpoints(job)

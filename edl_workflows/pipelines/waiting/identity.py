@@ -68,16 +68,17 @@ class StageIdentity:
     notify: Notify = field(default=notify_nobody, compare=False, repr=False)
 
     @classmethod
-    def of_person(cls, program: str) -> Self:
+    def of_person(cls, program: str, notify: Notify = notify_nobody) -> Self:
         """A unique identity, which owns the objects that one call of a person's creates. They belong to the
         trace of the environment variable ``TRACEPARENT``.
 
         Args:
             program: what the person uses, such as ``cli``.
+            notify: called with a line about each object that is created, adopted or replaced.
         """
         owner = f"{program}/{getpass.getuser()}@{socket.gethostname()}/{uuid.uuid4()}"
         trace = checked_traceparent(os.environ.get(names.ENV_TRACEPARENT, ""))
-        return cls(owner=owner, attempt=str(os.getpid()), trace=trace)
+        return cls(owner=owner, attempt=str(os.getpid()), trace=trace, notify=notify)
 
     @property
     def annotations(self) -> dict[str, str]:

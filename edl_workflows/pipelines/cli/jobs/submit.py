@@ -18,7 +18,7 @@ from edl_workflows.pipelines.cli.jobs.job import (
 )
 from edl_workflows.pipelines.cli.jobs.manifests import read_manifests
 from edl_workflows.pipelines.cli.options import ClusterFlags, Output, OutputFormat, expand_options
-from edl_workflows.pipelines.cli.output import Table, emit
+from edl_workflows.pipelines.cli.output import Table, emit, say
 
 if TYPE_CHECKING:
     from edl_workflows.pipelines.stages.submit import SubmitRequest
@@ -70,6 +70,7 @@ def submit(
     """Create jobs from manifests. All manifests are checked before the first job is created. With --wait,
     wait until the jobs have succeeded."""
     from edl_workflows.pipelines.stages.submit import SUBMIT, SubmitRequest, complete_manifest
+    from edl_workflows.pipelines.waiting.identity import StageIdentity
 
     paths = [*(manifests or ()), *(filename or ())]
     if not paths:
@@ -82,7 +83,7 @@ def submit(
         _show_manifests(_check_jobs(requests, target, dry_run), output, dry_run)
         return
     cluster = target.connect()
-    jobs = [(request, new_identity()) for request in requests]
+    jobs = [(request, StageIdentity.of_person("cli", say)) for request in requests]
     for request, who in jobs:
         complete_manifest(request, who, cluster.namespace)  # raises before anything is created
     outputs, errors = run_all(cluster, SUBMIT, jobs, "created", wait=wait, timeout=timeout)

@@ -15,6 +15,7 @@ from edl_workflows.core.kubernetes.api import TF_JOBS
 from edl_workflows.pipelines.cli.jobs.job import show_outputs
 from edl_workflows.pipelines.cli.options import OutputFormat
 from edl_workflows.pipelines.cli.root import run
+from edl_workflows.pipelines.waiting import ownership
 from edl_workflows.pipelines.waiting.outputs import Outputs
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
@@ -68,6 +69,23 @@ def test_several_jobs_are_deleted(edl: Edl, cluster: Cluster) -> None:
         (True, False),
     ]
     assert not client.list_objects(cluster, Scope(ELASTIC_JOBS, cluster.namespace)).items
+
+
+def test_a_submission_that_waits_for_a_deletion_says_so(
+    edl: Edl, manifest: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If a job of the same name is still being deleted, `edl submit` says what it waits for."""
+    held = elastic_job("mnist")
+    held["metadata"]["finalizers"] = ["test.example/hold"]
+    client.create(cluster, held)
+    client.delete(cluster, ELASTIC_JOBS, "mnist")
+    monkeypatch.setattr(ownership, "GONE_SECONDS", 0.1)
+
+    code, _, err = edl("submit", str(manifest))
+
+    assert code == 6, err
+    job = f"ElasticJob {cluster.namespace}/mnist"
+    assert f"{job} is being deleted: it is created again when it is gone" in err.splitlines()
 
 
 def test_several_jobs_are_deleted_at_once(edl: Edl, cluster: Cluster) -> None:
