@@ -176,7 +176,7 @@ def test_missing_program_is_reported(master: FakeMaster, pod_env: dict[str, str]
         env={**os.environ, **pod_env},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=240,
     )
     assert run.returncode == 1
     assert "no-such-program" in master.got(ExitReport)[0].last_lines
