@@ -65,7 +65,7 @@ class PolicyCases:
     """The cases of one policy.
 
     Attributes:
-        digest: of the simulated day; ``python -m tests.unit.simulator.fixed_day`` prints it.
+        digest: of the simulated day; ``python -m tests.unit.simulator.fixed_day <policy>`` prints it.
         decisions: whom the policy prefers.
     """
 

@@ -1,4 +1,5 @@
-"""Digests of what the simulator computes: ``python -m tests.unit.simulator.fixed_day`` prints them as JSON.
+"""Digests of what the simulator computes: ``python -m tests.unit.simulator.fixed_day`` prints them as
+JSON, with names of policies only theirs.
 
 The input is a small day of jobs that train three applications on a cluster with failures and a service. It is
 made with whole numbers, sums, products and quotients alone, so that it is itself the same on every machine.
@@ -6,6 +7,7 @@ made with whole numbers, sums, products and quotients alone, so that it is itsel
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 
@@ -31,17 +33,20 @@ APPLICATIONS: Mapping[str, tuple[int, float]] = {
 """Name → the smallest batch, and seconds of a step of it."""
 
 
-def digests() -> dict[str, str]:
-    """The digest of each computation, by name."""
+def simulate(*policies: str) -> dict[str, str]:
+    """The digest of the day with each of these policies."""
     fits, applications = FitCache(), _applications()
     settings = SimulationSettings(nodes=3, interference=0.1, changes=_changes())
-    found = {}
-    for policy in sorted(entry.name for entry in SCHEDULERS):
-        workload = Workload("day", "day", _jobs(), applications, {"digits": 4})
-        found[policy] = _digest(Study(workload, policy, 0, settings).run(fits))
+    workload = Workload("day", "day", _jobs(), applications, {"digits": 4})
+    return {policy: _digest(Study(workload, policy, 0, settings).run(fits)) for policy in policies}
+
+
+def digests() -> dict[str, str]:
+    """The digest of each computation, by name."""
+    found = simulate(*sorted(entry.name for entry in SCHEDULERS))
     found["paddle"] = _digest(paddle.run_case(paddle.PaddleCase(4, None, ((0, 300), (40, 100)), seconds=100)))
-    found["failures"] = _digest(settings.changes)
-    found["fits"] = _digest(_fits(applications))
+    found["failures"] = _digest(_changes())
+    found["fits"] = _digest(_fits(_applications()))
     return found
 
 
@@ -124,4 +129,4 @@ def _plain(value: object) -> object:
 
 
 if __name__ == "__main__":
-    print(json.dumps(digests()))
+    print(json.dumps(simulate(*sys.argv[1:]) if sys.argv[1:] else digests()))
