@@ -44,9 +44,7 @@ def numbers_of(intervals: Iterable[Interval]) -> Iterator[int]:
 
 
 class _Stored(BaseModel):
-    """A stored document. Unknown fields are an error: a newer master's state must not be understood in
-    part.
-    """
+    """A stored document. Unknown fields are an error: `StoredState.from_json` then leaves them out."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

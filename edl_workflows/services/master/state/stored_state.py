@@ -1,8 +1,10 @@
 """What is stored of a job: one small JSON document. Each durable field is declared here, and only here.
 
 A restarted master continues from it. What it measures or is told again is `job.VolatileState`. The fields of
-the document and their meaning stay the same from one version to the next: masters are upgraded while their
-jobs run. A new field needs a default with which documents of earlier versions keep their meaning.
+the document and their meaning stay the same from one version to the next: masters are upgraded, and put back
+to the version before, while their jobs run. So a new field needs a default with which documents of earlier
+versions keep their meaning, and earlier versions ignore it. A change with which they must not go on, such as
+a new value of an enumeration or another meaning of a field, needs a new `FORMAT`.
 """
 
 from collections.abc import Callable
@@ -11,8 +13,8 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter
-from pydantic_core import CoreSchema, core_schema
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, core_schema, from_json, to_json
 
 from edl_workflows.core.jobs.scale_plan.model import NodeResource
 from edl_workflows.core.kubernetes.objects import Count
@@ -34,6 +36,9 @@ from edl_workflows.services.master.state.sync import SyncGroups
 from edl_workflows.services.master.state.versions.cluster_versions import ClusterVersions
 
 FORMAT = 2
+"""The format of the document. A master reads its own format only."""
+_UNKNOWN = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
+"""Types of pydantic's errors for a field that the type does not have."""
 _PROGRESS = frozenset({"steps", "goodput", "history"})
 """What changes all the time while a job trains."""
 
@@ -182,11 +187,13 @@ class JobRecord:
 
 @dataclass(eq=False)
 class StoredState(JobRecord):
-    """All that is stored. Unknown fields are an error: a newer master's state must not be understood in part.
+    """All that is stored.
 
     Attributes:
         shards: the data sets of the job, and their leases.
         format: of the document.
+        newer_fields: fields of the document that a newer version stored. They are stored again as they are,
+            for when that version continues. Unknown fields of values inside the document are ignored.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -195,21 +202,46 @@ class StoredState(JobRecord):
         default_factory=ShardManager
     )
     format: int = FORMAT
+    newer_fields: Annotated[dict[str, Any], Field(exclude=True)] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
-        return _adapter().dump_json(self, exclude_defaults=True)
+        text = _adapter().dump_json(self, exclude_defaults=True)
+        return to_json(from_json(text) | self.newer_fields) if self.newer_fields else text
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "StoredState":
-        """Parse the text of `to_json`.
+        """Parse the text of `to_json`, also that of a newer version with the same format.
 
         Raises:
             ValueError: it is not such a document.
         """
-        stored = _adapter().validate_json(text)
-        if stored.format != FORMAT:
-            raise ValueError(f"format: it is {stored.format}, this version reads {FORMAT}")
-        return stored
+        document = from_json(text)
+        stored_format = document.get("format", FORMAT) if isinstance(document, dict) else FORMAT
+        if stored_format != FORMAT:
+            raise ValueError(
+                f"format: it is {stored_format}, and this version of the master reads {FORMAT}: "
+                "run the version that wrote it"
+            )
+        newer_fields: dict[str, Any] = {}
+        while True:
+            try:
+                stored = _adapter().validate_json(to_json(document))
+            except ValidationError as error:
+                unknown = [problem["loc"] for problem in error.errors() if problem["type"] in _UNKNOWN]
+                if not unknown:
+                    raise
+                newer_fields |= {str(path[0]): document[path[0]] for path in unknown if len(path) == 1}
+                for path in unknown:
+                    _remove_field(document, path)
+            else:
+                stored.newer_fields = newer_fields
+                return stored
+
+
+def _remove_field(document: Any, path: tuple[str | int, ...]) -> None:
+    for key in path[:-1]:
+        document = document[key]
+    del document[path[-1]]
 
 
 @cache
