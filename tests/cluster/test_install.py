@@ -31,6 +31,7 @@ from edl_workflows.runtime.kube import client, events, logs, resources
 from edl_workflows.runtime.kube.client import DeletionOptions
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import Object
+from edl_workflows.services.master.config_map_store import ConfigMapStore
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.wait import until
 from tests.cluster.installed import (
@@ -340,8 +341,26 @@ def test_a_master_reaches_its_own_job_only(here: Installed, pipeline: Cluster) -
         client.patch_status(master, resources.ELASTIC_JOBS, "others", {"message": "mine now"})
     with pytest.raises(ForbiddenError):
         client.delete(master, resources.PODS, names.master_pod_name("mine", 0))
+    _stores_a_large_state(master, pipeline, "mine")
     for name in ("mine", "others"):
         client.delete(pipeline, resources.ELASTIC_JOBS, name)
+
+
+def _stores_a_large_state(master: Cluster, pipeline: Cluster, name: str) -> None:
+    """The account may create, change and delete the parts of its own job's state, as a master does."""
+    client.patch(pipeline, resources.ELASTIC_JOBS, name, {"spec": {"suspend": True}})
+    SubmittedJob(pipeline, name).wait_phase(JobPhase.SUSPENDED, seconds=PATIENCE)
+    store = ConfigMapStore(master, name)
+    state = store.load()
+    assert state is not None
+    large = [b'"' + letter * 2_000_000 + b'"' for letter in (b"a", b"b", b"c")]
+    for document in large:
+        store.save(document)
+    store = ConfigMapStore(master, name)
+    assert store.load() == large[-1]
+    store.save(state)
+    part = names.state_part_names(name)[0]
+    assert client.find(master, resources.CONFIG_MAPS, part) is None
 
 
 def test_a_pipelines_account_touches_jobs_and_plans_only(here: Installed, pipeline: Cluster) -> None:

@@ -77,7 +77,7 @@ AWAITED_STEP_PREFIX = f"awaited-step.{GROUP}/"
 """On a job: begins the annotation of each stage that waits for a step; the value is the step
 (`edl_workflows.core.jobs.elastic_job.awaited_steps`)."""
 STATE_OWNER_ANNOTATION = f"{GROUP}/state-owner"
-"""On a job's state ConfigMap: the master that writes it."""
+"""On a job's state ConfigMap and its parts: the master that writes them."""
 MASTER_PORT = 50001
 NODE_PORTS: dict[str, tuple[int, int]] = {
     PS_TYPE: (2222, 2223),
@@ -148,6 +148,9 @@ ENV_LOCAL_RANK = "LOCAL_RANK"
 
 TOKEN_KEY = "token"  # noqa: S105 - the Secret's key, not a secret
 STATE_KEY = "state"
+STATE_HEAD_KEY = "head"
+STATE_PARTS = 4
+"""The most parts of a job's state; each is in a ConfigMap."""
 
 MAX_JOB_NAME = 37
 """Service names and label values have at most 63 characters, and the longest name made from a job's,
@@ -206,6 +209,13 @@ def token_secret_name(job: str) -> str:
 def state_config_map_name(job: str) -> str:
     """Name of the ConfigMap (key ``state``) in which the master keeps its durable state."""
     return f"{job}-edljob-state"
+
+
+def state_part_names(job: str, slot: str = "ab") -> list[str]:
+    """Names of the ConfigMaps for the parts of a state that does not fit into one: of two slots, which are
+    written in turn, or of one of them.
+    """
+    return [f"{state_config_map_name(job)}-{letter}{n}" for letter in slot for n in range(STATE_PARTS)]
 
 
 def network_policy_name(kind: str, job: str) -> str:

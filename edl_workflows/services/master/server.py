@@ -21,7 +21,9 @@ from edl_workflows.services.master import kubernetes
 from edl_workflows.services.master.app import create_app
 from edl_workflows.services.master.autoscaler import JobAutoscaler
 from edl_workflows.services.master.brain import BrainAccess, BrainClient, JobIdentity
+from edl_workflows.services.master.config_map_store import ConfigMapStore
 from edl_workflows.services.master.effects import Effects, MasterBackend
+from edl_workflows.services.master.file_store import FileStore
 from edl_workflows.services.master.master import Master, WriteUrgency
 from edl_workflows.services.master.optimizers import BrainService, Optimizers
 from edl_workflows.services.master.standalone import StandaloneBackend, add_plan_routes
@@ -30,7 +32,7 @@ from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.nodes import leaving_steps
 from edl_workflows.services.master.state.settings import JobSettings, Timeouts, settings_of
 from edl_workflows.services.master.state.stored_state import StoredState
-from edl_workflows.services.master.store import ConfigMapStore, FileStore, StateStore
+from edl_workflows.services.master.store import StateStore
 
 SUCCEEDED = 0
 FAILED = 1

@@ -285,7 +285,7 @@ def token_secret(job: ElasticJob, token: str) -> dict[str, Any]:
 
 def state_config_map(job: ElasticJob) -> dict[str, Any]:
     """The ConfigMap in which the master keeps its durable state. It is created empty; only the master writes
-    to it."""
+    to it, and creates those for the parts of a large state."""
     return elastic_job_child("v1", "ConfigMap", names.state_config_map_name(job.metadata.name), job, {})
 
 
@@ -308,9 +308,12 @@ def master_rules(job: str) -> list[dict[str, Any]]:
     Args:
         job: the job's name; where RBAC allows it, the rights are limited to objects with this name.
     """
+    parts = names.state_part_names(job)
     return [
         _rule("", ["pods"], ["list", "watch"]),
-        _rule("", ["configmaps"], ["get", "patch"], [names.state_config_map_name(job)]),
+        _rule("", ["configmaps"], ["get", "patch"], [names.state_config_map_name(job), *parts]),
+        _rule("", ["configmaps"], ["delete"], parts),
+        _rule("", ["configmaps"], ["create"]),  # RBAC can't restrict it to names
         _rule(names.GROUP, [PLURAL], ["get", "list", "watch"], [job]),
         _rule(names.GROUP, [f"{PLURAL}/status"], ["patch"], [job]),
         _rule(names.GROUP, [SCALE_PLANS], ["list", "watch", "create"]),

@@ -1,0 +1,333 @@
+"""What every store of the master's state promises, with the embedded API server where it needs one."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl_workflows.core.exceptions import ConflictError, InvalidError, UnavailableError
+from edl_workflows.core.jobs.elastic_job import pods
+from edl_workflows.core.kubernetes import names
+from edl_workflows.runtime.kube import client, resources
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import Scope
+from edl_workflows.services.master import config_map_store
+from edl_workflows.services.master.config_map_store import ConfigMapStore
+from edl_workflows.services.master.store import HEAD_FORMAT, StateStore
+from tests import local_cluster
+from tests.unit.services.master.served_master import GatedStore
+
+RECORDED = Path(__file__).parent / "state" / "recorded" / "config_map.json"
+OLD, NEW, LAST = (
+    f'{{"state": "{word}", "of": "ä ö ü € 😀 {word}"}}'.encode() for word in ("old", "new", "last")
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with local_cluster.cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running.client()
+
+
+@dataclass
+class StorePlace:
+    """One place of a state.
+
+    Attributes:
+        open: a store of it, as each new master opens one.
+        damage: changes one byte of the newest snapshot.
+        renumber: gives the newest snapshot another format.
+        keeps_before: whether the snapshot before is kept.
+    """
+
+    open: Callable[[], StateStore]
+    damage: Callable[[], None]
+    renumber: Callable[[], None]
+    keeps_before: bool
+
+
+def state_map(cluster: Cluster, test: str, owners: list[dict[str, Any]] | None = None) -> str:
+    """Create a job's empty state ConfigMap. Return the job's name."""
+    job = f"job-{abs(hash(test)) % 10**8}"
+    metadata = {"name": names.state_config_map_name(job), "ownerReferences": owners or []}
+    client.create(cluster, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+    return job
+
+
+def config_maps(cluster: Cluster, job: str) -> dict[str, dict[str, str]]:
+    """The data of a job's ConfigMaps by name."""
+    every = client.list_objects(cluster, Scope(resources.CONFIG_MAPS, cluster.namespace)).items
+    return {
+        one["metadata"]["name"]: one.get("data") or {}
+        for one in every
+        if one["metadata"]["name"].startswith(names.state_config_map_name(job))
+    }
+
+
+def config_map_place(cluster: Cluster, test: str) -> StorePlace:
+    job = state_map(cluster, test)
+    name = names.state_config_map_name(job)
+
+    def change(where: str, key: str, before: str, after: str) -> None:
+        text = config_maps(cluster, job)[where][key]
+        assert before in text
+        body = {"data": {key: text.replace(before, after, 1)}}
+        client.patch(cluster, resources.CONFIG_MAPS, where, body)
+
+    def damage() -> None:
+        head = json.loads(config_maps(cluster, job)[name][names.STATE_HEAD_KEY])
+        change((head["parts"] or [name])[-1], names.STATE_KEY, "}", "]")
+
+    def renumber() -> None:
+        change(name, names.STATE_HEAD_KEY, f'"format":{HEAD_FORMAT}', '"format":7')
+
+    in_parts = len(OLD) > config_map_store.PART_BYTES
+    return StorePlace(lambda: ConfigMapStore(cluster, job), damage, renumber, in_parts)
+
+
+@pytest.fixture(params=["config map", "config maps"])
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> StorePlace:
+    if request.param == "config maps":
+        monkeypatch.setattr(config_map_store, "PART_BYTES", 30)
+    return config_map_place(cluster, request.node.name)
+
+
+def test_a_new_master_finds_the_newest_state(place: StorePlace) -> None:
+    """A store finds nothing for a new job, and later what the store before it saved last, byte for byte."""
+    first = place.open()
+    assert first.load() is None
+    first.save(OLD)
+    first.save(NEW)
+    second = place.open()
+    assert second.load() == NEW
+    second.save(LAST)
+    assert place.open().load() == LAST
+
+
+def test_the_fake_of_other_tests_is_a_store() -> None:
+    """The store of tests without a cluster does what is common to all."""
+    store = GatedStore()
+    assert store.load() is None
+    store.save(OLD)
+    store.save(NEW)
+    assert store.load() == NEW
+
+
+def test_a_damaged_state_is_never_used(place: StorePlace) -> None:
+    """If a byte of the newest snapshot has changed, the one before is used where it is kept; otherwise the
+    error names the place and says what to do."""
+    store = place.open()
+    store.load()
+    store.save(OLD)
+    store.save(NEW)
+    place.damage()
+
+    if place.keeps_before:
+        following = place.open()
+        assert following.load() == OLD
+        following.save(LAST)
+        following.save(NEW)
+        place.damage()
+        assert place.open().load() == LAST
+    else:
+        with pytest.raises(InvalidError, match="checksum: put that back") as refused:
+            place.open().load()
+        assert place.open().place in str(refused.value)
+
+
+def test_a_snapshot_of_another_format_is_refused(place: StorePlace) -> None:
+    """A format that this version can't read is named, and the snapshot before is not used instead."""
+    store = place.open()
+    store.load()
+    store.save(OLD)
+    store.save(NEW)
+    place.renumber()
+
+    with pytest.raises(InvalidError, match="has format 7, and this version of the master reads 1"):
+        place.open().load()
+
+
+def test_a_state_that_is_too_large_is_refused(place: StorePlace) -> None:
+    """The error says how much fits; the state before stays."""
+    store = place.open()
+    store.load()
+    store.save(OLD)
+    with pytest.raises(InvalidError, match="bytes; at most"):
+        store.save(b"x" * (store.capacity + 1))
+    assert place.open().load() == OLD
+
+
+class Calls:
+    """Counts the calls of a store to the outside, and does something before one of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.at: int | None = None
+        self.action: Callable[[], None] = lambda: None
+        for name in ("get", "create", "patch", "delete"):
+            self._count(monkeypatch, client, name)
+
+    def _count(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
+        call = getattr(module, name)
+
+        def counted(*args: Any, **options: Any) -> Any:
+            self.count += 1
+            if self.count == self.at:
+                self.action()
+            return call(*args, **options)
+
+        monkeypatch.setattr(module, name, counted)
+
+    def before(self, number: int, action: Callable[[], None]) -> None:
+        self.count, self.at, self.action = 0, number, action
+
+
+def fail() -> None:
+    raise UnavailableError("killed here")
+
+
+def test_a_master_killed_while_it_stores_leaves_a_whole_state(
+    place: StorePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At whatever point of a write a master ends, the next one finds the state before or the new one, and a
+    write that is tried again succeeds."""
+    calls = Calls(monkeypatch)
+    store = place.open()
+    store.load()
+    store.save(OLD)
+    for number in range(1, 100):
+        calls.before(number, fail)
+        try:
+            store.save(NEW)
+        except UnavailableError:
+            calls.at = None
+            assert place.open().load() in (OLD, NEW)
+            store = place.open()
+            store.load()
+            store.save(NEW)
+            store.save(OLD)
+        else:
+            assert number > 1
+            return
+    raise AssertionError("a write never ends")
+
+
+def test_a_second_master_fences_the_first_at_any_point(
+    place: StorePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At whatever point of the first master's write another one takes over and writes: the first then fails,
+    and what the other one wrote stays whole."""
+    calls = Calls(monkeypatch)
+    for number in range(1, 100):
+        first, second = place.open(), place.open()
+        first.load()
+        first.save(OLD)
+
+        def take_over(second: StateStore = second) -> None:
+            calls.at = None
+            assert second.load() in (OLD, NEW)
+            second.save(LAST)
+
+        calls.before(number, take_over)
+        try:
+            first.save(NEW)
+        except ConflictError:
+            assert place.open().load() == LAST
+        else:
+            if calls.at is not None:
+                return
+            assert place.open().load() == LAST  # it took over after the first one had written
+            with pytest.raises(ConflictError):
+                first.save(NEW)
+    raise AssertionError("a write never ends")
+
+
+def test_a_config_map_of_the_version_before_is_read(cluster: Cluster, request: pytest.FixtureRequest) -> None:
+    """A master continues from a recorded ConfigMap without a checksum, and the version before, which writes
+    the document only, continues from its state, and back."""
+    job = state_map(cluster, request.node.name)
+    name = names.state_config_map_name(job)
+    recorded = json.loads(RECORDED.read_text())
+    document = recorded["data"][names.STATE_KEY].encode()
+    annotations = {"annotations": recorded["metadata"]["annotations"]}
+    client.patch(cluster, resources.CONFIG_MAPS, name, {"metadata": annotations, "data": recorded["data"]})
+
+    store = ConfigMapStore(cluster, job)
+    assert store.load() == document
+    store.save(NEW)
+    assert config_maps(cluster, job)[name][names.STATE_KEY].encode() == NEW
+    written = {"metadata": annotations, "data": {names.STATE_KEY: document.decode()}}
+    client.patch(cluster, resources.CONFIG_MAPS, name, written)
+
+    assert ConfigMapStore(cluster, job).load() == document
+
+
+def test_the_version_before_refuses_a_state_in_parts(
+    cluster: Cluster, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads `state` only. That is no JSON and not empty, so that it does not begin the job anew."""
+    monkeypatch.setattr(config_map_store, "PART_BYTES", 30)
+    job = state_map(cluster, request.node.name)
+    store = ConfigMapStore(cluster, job)
+    store.load()
+    store.save(OLD)
+
+    state = config_maps(cluster, job)[names.state_config_map_name(job)][names.STATE_KEY]
+    assert state
+    with pytest.raises(ValueError, match="Expecting value"):
+        json.loads(state)
+
+
+def test_parts_exist_as_long_as_they_are_needed(
+    cluster: Cluster, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large state and the one before it are in parts below 1 MiB, which have the owner of the state; parts
+    that neither has are deleted, and all of them when the state is small again."""
+    owner = {"apiVersion": "v1", "kind": "Secret", "name": "owner", "controller": True}
+    metadata = {"name": f"owner-{abs(hash(request.node.name))}"}
+    secret = client.create(cluster, {"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
+    owner |= {"name": secret["metadata"]["name"], "uid": secret["metadata"]["uid"]}
+    job = state_map(cluster, request.node.name, [owner])
+    state = names.state_config_map_name(job)
+    large, larger = (json.dumps({"text": "€" * (size // 3)}, ensure_ascii=False).encode() for size in SIZES)
+    store = ConfigMapStore(cluster, job)
+    store.load()
+    store.save(larger)
+    store.save(large)
+
+    parts = config_maps(cluster, job)
+    assert parts.keys() == {state, *(f"{state}-{part}" for part in ("a0", "a1", "a2", "b0", "b1"))}
+    assert all(len(data[names.STATE_KEY].encode()) <= 900_000 for data in parts.values())
+    part = client.get(cluster, resources.CONFIG_MAPS, f"{state}-a0")
+    assert part["metadata"]["ownerReferences"] == [{key: owner[key] for key in owner if key != "controller"}]
+    store = ConfigMapStore(cluster, job)
+    assert store.load() == large
+    store.save(large)
+    assert f"{state}-a2" not in config_maps(cluster, job)
+    store.save(OLD)
+    assert config_maps(cluster, job).keys() == {state}
+    assert ConfigMapStore(cluster, job).load() == OLD
+
+
+SIZES = (1_500_000, 2_500_000)
+
+
+def test_a_master_may_do_what_its_store_does() -> None:
+    """The Role names the state and each of its parts; only creating can't be restricted to names."""
+    rules = [rule for rule in pods.master_rules("job") if rule["resources"] == ["configmaps"]]
+    parts = names.state_part_names("job")
+    rights = {
+        (verb, name) for rule in rules for verb in rule["verbs"] for name in rule.get("resourceNames", "*")
+    }
+
+    state = names.state_config_map_name("job")
+    assert rights == {
+        *((verb, name) for verb in ("get", "patch") for name in (state, *parts)),
+        *(("delete", name) for name in parts),
+        ("create", "*"),
+    }
