@@ -118,6 +118,8 @@ ENV_BRAIN_CA_FILE = "EDL_BRAIN_CA_FILE"
 ENV_BRAIN_DATABASE_URL = "EDL_BRAIN_DATABASE_URL"
 """The database URL of the Brain service, in its environment because others can see a password on a command
 line."""
+ENV_STATE_DIR = "EDL_STATE_DIR"
+"""In a master: the folder for its state, on a volume."""
 ENV_AUTOSCALE_PERIOD = "EDL_AUTOSCALE_PERIOD"
 ENV_CLUSTER_VERSION = "EDL_CLUSTER_VERSION"
 """Set by the agent for the training process: the cluster version it belongs to."""

@@ -33,6 +33,7 @@ from edl_workflows.services.master.state.nodes import leaving_steps
 from edl_workflows.services.master.state.settings import JobSettings, Timeouts, settings_of
 from edl_workflows.services.master.state.stored_state import StoredState
 from edl_workflows.services.master.store import StateStore
+from edl_workflows.services.master.volume_store import VolumeStore
 
 SUCCEEDED = 0
 FAILED = 1
@@ -140,12 +141,14 @@ class JobAccess:
         name: of the ElasticJob, in the cluster handle's namespace.
         token: that agents must send.
         brain: returns how to reach the Brain with the address that the job's spec names.
+        state_dir: folder for the state, on a volume that all masters mount; None for the ConfigMap.
     """
 
     name: str
     token: str
     timeouts: Timeouts
     brain: Callable[[str], BrainAccess] = BrainAccess
+    state_dir: Path | None = None
 
 
 def run_in_cluster(cluster: Cluster, access: JobAccess, address: ListenAddress) -> int:
@@ -162,7 +165,7 @@ def run_in_cluster(cluster: Cluster, access: JobAccess, address: ListenAddress) 
     job = kubernetes.read_job(cluster, access.name)
     namespace = job.metadata.namespace or cluster.namespace
     settings = settings_of(job, namespace, access.timeouts)
-    store = ConfigMapStore(cluster, access.name)
+    store = store_of(cluster, job, access.state_dir)
 
     async def main() -> int:
         master = Master(load_state(settings, store, watches_pods=True), store)
@@ -173,6 +176,15 @@ def run_in_cluster(cluster: Cluster, access: JobAccess, address: ListenAddress) 
         return await serve_master(MasterParts(master, app, outside, watch.running, autoscaler), address)
 
     return asyncio.run(main())
+
+
+def store_of(cluster: Cluster, job: ElasticJob, state_dir: Path | None) -> StateStore:
+    """Where the job's state is stored: in ConfigMaps, or in a folder of its own in `state_dir`."""
+    config_map = ConfigMapStore(cluster, job.metadata.name)
+    if state_dir is None:
+        return config_map
+    folder = state_dir / cluster.namespace / f"{job.metadata.name}-{job.metadata.uid}"
+    return VolumeStore(folder / "state", config_map)
 
 
 def _brain_of(job: ElasticJob, namespace: str, access: JobAccess) -> BrainService | EdlError | None:

@@ -1,4 +1,5 @@
-"""The port of the master's state: `config_map_store.py` keeps it in a cluster, `file_store.py` in a file.
+"""The port of the master's state. `config_map_store.py` keeps it in ConfigMaps, `volume_store.py` on a
+volume, `file_store.py` in the file of a standalone master.
 
 A *snapshot* is a whole document with a head that has its checksum, so that a document that is torn or damaged
 is noticed. `edl_workflows.services.master.master` decides when to write.

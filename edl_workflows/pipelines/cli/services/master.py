@@ -33,7 +33,15 @@ Standalone = Annotated[
 Nodes = Annotated[
     str, typer.Option(help="Standalone: the nodes to wait for, such as ps=2,worker=1.", show_default=False)
 ]
-StateDir = Annotated[Path, typer.Option(help="Standalone: folder for the state.", show_default=False)]
+StateDir = Annotated[
+    Path | None,
+    typer.Option(
+        envvar=names.ENV_STATE_DIR,
+        help="Folder for the state, on a volume that all masters of the job mount; without it the state is "
+        "in ConfigMaps. Standalone: by default edl-master.",
+        show_default=False,
+    ),
+]
 HeartbeatTimeout = Annotated[
     float, typer.Option(min=1, help="Seconds without a heartbeat after which a node counts as failed.")
 ]
@@ -77,7 +85,7 @@ def run(
     port: Port = names.MASTER_PORT,
     standalone: Standalone = False,
     nodes: Nodes = "worker=1",
-    state_dir: StateDir = Path("edl-master"),
+    state_dir: StateDir = None,
     heartbeat_timeout: HeartbeatTimeout = 600.0,
     pending_timeout: PendingTimeout = 900.0,
     prepare_timeout: PrepareTimeout = 900.0,
@@ -97,9 +105,10 @@ def run(
     )
     try:
         if standalone:
-            code = _standalone(job or "job", target.namespace or "default", nodes, state_dir, port, timeouts)
+            folder = state_dir or Path("edl-master")
+            code = _standalone(job or "job", target.namespace or "default", nodes, folder, port, timeouts)
         else:
-            code = _in_cluster(job, target.connect(log_retries=True), port, timeouts)
+            code = _in_cluster(job, target.connect(log_retries=True), port, timeouts, state_dir)
     except EdlError:
         raise
     except Exception as error:
@@ -126,13 +135,17 @@ def _standalone(job: str, namespace: str, nodes: str, state_dir: Path, port: int
     return server.run_standalone(settings, state_dir, token, server.ListenAddress("127.0.0.1", port))
 
 
-def _in_cluster(job: str | None, cluster: Cluster, port: int, timeouts: Timeouts) -> int:
+def _in_cluster(
+    job: str | None, cluster: Cluster, port: int, timeouts: Timeouts, state_dir: Path | None
+) -> int:
     token = os.environ.get(names.ENV_JOB_TOKEN, "")
     if not job or not token:
         raise InvalidError(
             f"--job (${names.ENV_JOB_NAME}) and ${names.ENV_JOB_TOKEN} are required in a cluster"
         )
-    access = server.JobAccess(job, token, timeouts, lambda url: BrainAccess.of_environment(url, os.environ))
+    access = server.JobAccess(
+        job, token, timeouts, lambda url: BrainAccess.of_environment(url, os.environ), state_dir
+    )
     return server.run_in_cluster(cluster, access, server.ListenAddress(*listen(port)))
 
 

@@ -28,6 +28,7 @@ from edl_workflows.services.master.config_map_store import ConfigMapStore
 from edl_workflows.services.master.file_store import FileStore
 from edl_workflows.services.master.kubernetes import ClusterWatch, KubernetesBackend, observe_pod, read_job
 from edl_workflows.services.master.master import Master
+from edl_workflows.services.master.server import store_of
 from edl_workflows.services.master.state import views
 from edl_workflows.services.master.state.job import JobState, MachineLoss
 from edl_workflows.services.master.state.nodes.pod_requests import PodRequest
@@ -101,6 +102,18 @@ def test_the_state_survives_in_a_config_map(cluster: Cluster, job: ElasticJob) -
     client.patch(cluster, resources.CONFIG_MAPS, name, {"metadata": {"labels": {"by": "somebody"}}})
     store.save(b"two")
     assert ConfigMapStore(cluster, job.metadata.name).load() == b"two"
+
+
+def test_each_job_has_its_own_folder_on_a_volume(cluster: Cluster, job: ElasticJob, tmp_path: Path) -> None:
+    """Jobs of several namespaces may share a volume, and a job of the same name later begins anew."""
+    _state_map(cluster, job)
+    store = store_of(cluster, job, tmp_path)
+    assert store.load() is None
+    store.save(b"one")
+
+    assert store_of(cluster, job, tmp_path).load() == b"one"
+    folder = tmp_path / "default" / f"{job.metadata.name}-{job.metadata.uid}"
+    assert store.place == f"{folder}/state.*"
 
 
 def test_a_second_master_fences_the_first(cluster: Cluster, job: ElasticJob) -> None:

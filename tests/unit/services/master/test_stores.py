@@ -1,6 +1,8 @@
 """What every store of the master's state promises, with the embedded API server where it needs one."""
 
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,11 @@ from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import Scope
 from edl_workflows.services.master import config_map_store
 from edl_workflows.services.master.config_map_store import ConfigMapStore
+from edl_workflows.services.master.server import load_state
+from edl_workflows.services.master.standalone import parse_nodes
+from edl_workflows.services.master.state.settings import JobSettings
 from edl_workflows.services.master.store import HEAD_FORMAT, StateStore
+from edl_workflows.services.master.volume_store import VolumeStore
 from tests import local_cluster
 from tests.unit.services.master.served_master import GatedStore
 
@@ -88,13 +94,32 @@ def config_map_place(cluster: Cluster, test: str) -> StorePlace:
     return StorePlace(lambda: ConfigMapStore(cluster, job), damage, renumber, in_parts)
 
 
-@pytest.fixture(params=["config map", "config maps"])
-def place(
-    request: pytest.FixtureRequest, tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> StorePlace:
+def volume_place(folder: Path) -> StorePlace:
+    default = GatedStore()
+
+    def change(before: bytes, after: bytes) -> None:
+        newest = max(folder.glob("state.*.*"), key=lambda path: tuple(map(int, path.name.split(".")[1:])))
+        while not newest.stat().st_size:  # it takes a term
+            newest.unlink()
+            newest = max(folder.glob("state.*.*"), key=lambda path: tuple(map(int, path.name.split(".")[1:])))
+        newest.write_bytes(newest.read_bytes().replace(before, after, 1))
+
+    return StorePlace(
+        lambda: VolumeStore(folder / "state", default),
+        lambda: change("€".encode(), b"e"),
+        lambda: change(f'"format":{HEAD_FORMAT}'.encode(), b'"format":7'),
+        keeps_before=True,
+    )
+
+
+@pytest.fixture(params=["config map", "config maps", "volume"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StorePlace:
     if request.param == "config maps":
         monkeypatch.setattr(config_map_store, "PART_BYTES", 30)
-    return config_map_place(cluster, request.node.name)
+    if request.param == "volume":
+        monkeypatch.setattr(VolumeStore, "capacity", 1000)
+        return volume_place(tmp_path)
+    return config_map_place(request.getfixturevalue("cluster"), request.node.name)
 
 
 def test_a_new_master_finds_the_newest_state(place: StorePlace) -> None:
@@ -171,6 +196,9 @@ class Calls:
         self.action: Callable[[], None] = lambda: None
         for name in ("get", "create", "patch", "delete"):
             self._count(monkeypatch, client, name)
+        self._count(monkeypatch, os, "fsync")
+        for name in ("touch", "replace", "unlink", "read_bytes", "iterdir"):
+            self._count(monkeypatch, Path, name)
 
     def _count(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
         call = getattr(module, name)
@@ -331,3 +359,29 @@ def test_a_master_may_do_what_its_store_does() -> None:
         *(("delete", name) for name in parts),
         ("create", "*"),
     }
+
+
+def test_the_state_moves_to_a_volume_and_stays_there(tmp_path: Path) -> None:
+    """A job whose masters get a volume continues from the ConfigMap's state. From then on a master without
+    the volume, or with another one, is refused, and does not begin the job anew."""
+    config_map = GatedStore()
+    config_map.save(OLD)
+    store = VolumeStore(tmp_path / "a" / "state", config_map)
+    assert store.load() == OLD
+    store.save(NEW)
+
+    assert VolumeStore(tmp_path / "a" / "state", config_map).load() == NEW
+    shutil.rmtree(tmp_path / "a")
+    with pytest.raises(InvalidError, match="the state was there and is gone: mount the volume"):
+        VolumeStore(tmp_path / "a" / "state", config_map).load()
+    with pytest.raises(InvalidError, match=r"format: it is that of files .*/a/state\.\*"):
+        load_state(JobSettings("job", "default", parse_nodes("worker=1")), config_map, watches_pods=True)
+
+
+def test_a_volume_keeps_two_states(tmp_path: Path) -> None:
+    """Older files are deleted."""
+    store = VolumeStore(tmp_path / "state", GatedStore())
+    store.load()
+    for document in (OLD, NEW, LAST):
+        store.save(document)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["state.1.2", "state.1.3"]
