@@ -215,12 +215,14 @@ class StoredState(JobRecord):
         Raises:
             ValueError: it is not such a document.
         """
-        document = from_json(text)
+        try:
+            document = from_json(text)
+        except ValueError as error:
+            raise ValueError(f"the document: Invalid JSON: {error}") from error
         stored_format = document.get("format", FORMAT) if isinstance(document, dict) else FORMAT
         if stored_format != FORMAT:
             raise ValueError(
-                f"format: it is {stored_format}, and this version of the master reads {FORMAT}: "
-                "run the version that wrote it"
+                f"format: it is {stored_format}, this version reads {FORMAT}: run the version that wrote it"
             )
         newer_fields: dict[str, Any] = {}
         while True:

@@ -122,7 +122,7 @@ def test_a_state_of_another_format_is_refused() -> None:
     it."""
     newer = read("migration.json") | {"format": 3, "nodes": "in another place"}
 
-    with pytest.raises(ValueError, match="format: it is 3, and this version of the master reads 2"):
+    with pytest.raises(ValueError, match="format: it is 3, this version reads 2"):
         StoredState.from_json(json.dumps(newer))
 
 
