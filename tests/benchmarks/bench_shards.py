@@ -159,13 +159,13 @@ def lease_all(url: str, batch: int, tasks: int) -> float:
 
     def work(worker: int) -> None:
         node = NodeRef(type="worker", id=worker)
-        request = LeaseRequest(node=node, max_shards=batch)
+        request = LeaseRequest(node=node, max_shards=batch, keeps=True)
         # As the library for training code does: acknowledge in the background, lease on.
         with ThreadPoolExecutor(1) as background:
             acks = []
             while (reply := clients[worker].lease("bench", request)).state is not LeaseState.END:
                 if reply.shards:
-                    ack = AckRequest(node=node, done=reply.shards)
+                    ack = AckRequest(node=node, done=reply.shards, keeps=True)
                     acks.append(background.submit(clients[worker].acknowledge, "bench", ack))
             counts[worker] = sum(ack.result().accepted for ack in acks)
 

@@ -11,6 +11,10 @@ carries the number of the lease under which it was handed out. Delivery is *at l
 
 So every message may arrive twice, late, or at a master that was restored from an older snapshot.
 `edl_workflows.services.master.shards` implements the rules.
+
+The master stores acknowledgements up to a minute after it has answered them. Until then the sender keeps
+them: each answer says who answers and what is stored by now (`DataReceipt`). If another master answers, the
+sender sends it what the one before had not stored, and the shards that it holds.
 """
 
 from enum import StrEnum
@@ -200,6 +204,32 @@ class LeaseState(StrEnum):
     """A shard failed too often; the reason names it. No more shards are handed out."""
 
 
+class HeldShard(ShardKey):
+    """A shard that a process holds, reported to a new master.
+
+    Attributes:
+        start: of the shard, as it was leased.
+    """
+
+    start: int
+
+
+class DataReceipt(Message):
+    """Which master answers, and which of its changes are stored.
+
+    An older master, which stores each acknowledgement before it answers, leaves all out.
+
+    Attributes:
+        master: identifies the master; each start of a master has another identity.
+        change: number of the newest change that this answer includes; it grows while the master runs.
+        durable: all changes up to this number are stored.
+    """
+
+    master: str = ""
+    change: int = 0
+    durable: int = 0
+
+
 class LeaseRequest(Message):
     """`POST /v1/datasets/{name}/lease`: requests shards.
 
@@ -211,15 +241,21 @@ class LeaseRequest(Message):
         version: cluster version of the requesting training process; 0: not stated. Only processes of the
             active version get data; others are answered WAIT, because a process that outlives its parameter
             servers must not consume records.
+        keeps: whether the sender keeps its acknowledgements until they are stored, and reports what it holds
+            to each new master. Only then a lease need not be stored soon.
+        master: the master that answered this process last; "" if none did. Another master answers WAIT until
+            the process has reported what it holds.
     """
 
     node: NodeRef
     version: int = Field(default=0, ge=0)
     max_shards: int = Field(default=1, ge=1, le=MAX_SHARDS_PER_MESSAGE)
     holding: list[int] | None = Field(default=None, max_length=MAX_SHARDS_PER_MESSAGE)
+    keeps: bool = False
+    master: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{0,64}$")] = ""
 
 
-class LeaseReply(Message):
+class LeaseReply(DataReceipt):
     """The state of the data set; `shards` is empty unless `state` is OK."""
 
     state: LeaseState
@@ -239,23 +275,34 @@ class ReleasedShard(ShardKey):
     Attributes:
         records_done: number of records that are done, from the shard's beginning; only the remaining records
             are handed out again.
+        start: of the shard, as it was leased. With it, a master that does not know the lease, because it was
+            not stored, can count the records that are done. None: not stated.
     """
 
     records_done: int = Field(default=0, ge=0)
+    start: int | None = None
 
 
 class AckRequest(Message):
-    """`POST /v1/datasets/{name}/ack`: results of leased shards. Answered once they are durable.
-    Repeatable.
+    """`POST /v1/datasets/{name}/ack`: results of leased shards. Repeatable.
+
+    Attributes:
+        keeps: whether the sender keeps what is done, and sends it to the next master again unless an answer
+            has shown that it is stored. Such a message is answered at once, if nothing failed or was
+            released; any other once its results are stored.
+        held: the shards that the sender holds; reported to each new master, which continues their leases.
+            None: not stated.
     """
 
     node: NodeRef
     done: list[ShardKey] = Field(default_factory=list, max_length=MAX_SHARDS_PER_MESSAGE)
     failed: list[FailedShard] = Field(default_factory=list, max_length=MAX_SHARDS_PER_MESSAGE)
     released: list[ReleasedShard] = Field(default_factory=list, max_length=MAX_SHARDS_PER_MESSAGE)
+    keeps: bool = False
+    held: list[HeldShard] | None = Field(default=None, max_length=MAX_SHARDS_PER_MESSAGE)
 
 
-class AckReply(Message):
+class AckReply(DataReceipt):
     """Answer to `AckRequest`.
 
     Attributes:

@@ -221,9 +221,22 @@ END_CHECKPOINT = Route(
     summary="a save that is complete or failed",
 )
 DATASET = Route("POST", "/v1/datasets", DatasetParams, DatasetProgress, durable=True, summary="idempotent")
-LEASE = Route("POST", "/v1/datasets/{name}/lease", LeaseRequest, LeaseReply, summary="shards to process")
+LEASE = Route(
+    "POST",
+    "/v1/datasets/{name}/lease",
+    LeaseRequest,
+    LeaseReply,
+    summary="shards to process",
+    answered="at once; the first lease of a node or of an epoch, and the end, once stored",
+)
 ACKNOWLEDGE = Route(
-    "POST", "/v1/datasets/{name}/ack", AckRequest, AckReply, durable=True, summary="results of leased shards"
+    "POST",
+    "/v1/datasets/{name}/ack",
+    AckRequest,
+    AckReply,
+    durable=True,
+    summary="results of leased shards",
+    answered="once stored; at once if the sender keeps what is done",
 )
 OFFSETS = Route(
     "POST",

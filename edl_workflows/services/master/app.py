@@ -68,6 +68,7 @@ from edl_workflows.runtime.process.http_api import (
     has_token,
     parse_body,
 )
+from edl_workflows.services.master.data_calls import DataCalls
 from edl_workflows.services.master.master import Master, WriteUrgency
 from edl_workflows.services.master.metrics import measure_job, render_metrics
 from edl_workflows.services.master.state import messages, model_messages, training_messages, views
@@ -291,21 +292,19 @@ def _checkpoint_routes(server: _RouteServer, master: Master) -> None:
 
 
 def _dataset_routes(server: _RouteServer, master: Master) -> None:
-    state = master.state
+    state, calls = master.state, DataCalls(master)
 
     @server.serve(routes.DATASET)
     def register(message: DatasetParams) -> DatasetProgress:
         return training_messages.register_dataset(state, message, master.store_use)
 
-    @server.serve(routes.LEASE, GROUPED, consequences=False, raw=True)
+    @server.serve(routes.LEASE, None, raw=True)
     async def lease(name: DatasetName, request: Request) -> Response:
-        message = parse_body(LeaseRequest, await request.body())
-        return _json(training_messages.lease_shards(state, name, message, master.now()))
+        return _json(await calls.lease(name, parse_body(LeaseRequest, await request.body())))
 
-    @server.serve(routes.ACKNOWLEDGE, GROUPED, consequences=False, raw=True)
+    @server.serve(routes.ACKNOWLEDGE, None, raw=True)
     async def acknowledge(name: DatasetName, request: Request) -> Response:
-        message = parse_body(AckRequest, await request.body())
-        return _json(training_messages.acknowledge_shards(state, name, message, master.now()))
+        return _json(await calls.acknowledge(name, parse_body(AckRequest, await request.body())))
 
     @server.serve(routes.OFFSETS, GROUPED, consequences=False)
     def update(name: DatasetName, message: StreamUpdate) -> DatasetProgress:

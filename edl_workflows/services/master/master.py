@@ -2,11 +2,13 @@
 
 One commit can store several changes: a request whose answer must be durable waits for the commit after its
 change. A change to what nodes are told is stored at once, other changes are stored at most once per
-`StateStore.interval`, and mere progress once a minute: a job that only trains writes almost nothing.
+`StateStore.interval`, and leases, acknowledgements and mere progress about once a minute: what the next
+master does not find, the nodes report again. So a job that only trains writes almost nothing.
 """
 
 import asyncio
 import random
+import secrets
 import time
 from collections.abc import Callable
 from enum import IntEnum
@@ -28,7 +30,9 @@ TICK = 1.0
 """Seconds between two checks of time-outs."""
 LAZY = 60.0
 """Seconds after which mere progress is stored, plus up to a fifth, so that many masters don't write at the
-same time. What the next master does not find, the nodes report again."""
+same time."""
+KEPT = (30.0, 60.0)
+"""Seconds after which leases and acknowledgements that the workers keep are stored; at random, as above."""
 RETRY = 0.5
 """Seconds before a failed write is retried."""
 REFUSED = 60.0
@@ -48,8 +52,9 @@ class WriteUrgency(IntEnum):
     """How soon a change must be stored."""
 
     LAZY = 0
-    GROUPED = 1
-    NOW = 2
+    KEPT = 1
+    GROUPED = 2
+    NOW = 3
 
 
 class Master:
@@ -70,10 +75,17 @@ class Master:
         self.commits = 0
         self._store = store
         self._change = 0
-        self._durable = 0
+        self.durable_change = 0
+        """The newest change that is stored."""
         self._due = float("inf")
         self._last_write = 0.0
-        self._lazy = LAZY * random.uniform(1.0, 1.2)  # noqa: S311 - no secret
+        self._pauses = {
+            WriteUrgency.LAZY: LAZY * random.uniform(1.0, 1.2),  # noqa: S311 - no secret
+            WriteUrgency.KEPT: random.uniform(*KEPT),  # noqa: S311 - no secret
+            WriteUrgency.GROUPED: store.interval,
+            WriteUrgency.NOW: 0.0,
+        }
+        state.volatile.master = secrets.token_hex(8)
         # The previous master's clock may have been ahead of this one.
         self._looked = max(clock(), state.newest_time)
         self._written = b""
@@ -126,11 +138,15 @@ class Master:
     def touched(self, urgency: WriteUrgency) -> int:
         """Schedule a write for a change without consequences. Return the number of the change."""
         self._change += 1
-        pauses = {WriteUrgency.NOW: 0.0, WriteUrgency.GROUPED: self._store.interval}
-        due = self._last_write + pauses.get(urgency, self._lazy)
+        due = self._last_write + self._pauses[urgency]
         if due < self._due:
             self._due = due
             self._wake.set()
+        return self._change
+
+    @property
+    def newest_change(self) -> int:
+        """Number of the newest change."""
         return self._change
 
     @property
@@ -140,7 +156,7 @@ class Master:
 
     async def durable(self, change: int) -> None:
         """Wait until a change is stored."""
-        while self._durable < change:
+        while self.durable_change < change:
             await self._committed.wait()
 
     def close(self) -> None:
@@ -215,7 +231,7 @@ class Master:
         stored, text = self.state.copy_record(), self.state.to_json()
         if text != self._written:
             await self._write(text)
-        self._written, self._durable = text, change
+        self._written, self.durable_change = text, change
         self.stored, self.published = stored, stored.said
         self._committed.notify()
         self._effects_wake.notify()

@@ -2,38 +2,37 @@
 
 Delivery is at least once: a shard is acknowledged only when the loop asks for the next one. When the process
 stops, it returns the shards that it holds; a partly processed shard is returned with the number of records
-that have been processed.
+that have been processed. What the master has not stored yet, the process keeps (`held_shards`).
 """
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from edl_workflows.core.exceptions import EdlError, InvalidError, JobFailedError, UnavailableError
 from edl_workflows.core.protocol.datasets import (
-    MAX_SHARDS_PER_MESSAGE,
     AckRequest,
     DatasetParams,
     LeaseReply,
     LeaseRequest,
     LeaseState,
-    ReleasedShard,
     Shard,
-    ShardKey,
     TaskType,
 )
 from edl_workflows.core.protocol.message import describe_problems
 from edl_workflows.core.protocol.training import ConsumedShards
 from edl_workflows.training.client import MasterClient, Retries
+from edl_workflows.training.data.held_shards import HeldShards
 
 ACK_SECONDS = 0.2
-"""Time during which acknowledgements are collected into one message. This costs little, since the master's
-grouped writes take longer."""
+"""Time during which acknowledgements are collected into one message."""
+REPORT_SECONDS = 5.0
+"""Seconds after which a process that has nothing to acknowledge asks who is its master: another one grants no
+shards before it knows who holds which."""
 BOUNDARY_SECONDS = 0.05
 """Interval at which a loop that waits for shards checks the directive."""
 
@@ -67,32 +66,6 @@ def dataset_params(fields: Mapping[str, Any]) -> DatasetParams:
         raise InvalidError(f"data set {fields['name']!r}: {'; '.join(describe_problems(error))}") from error
 
 
-@dataclass
-class _Held:
-    """The shards that the process holds, guarded by the reader's lock.
-
-    Attributes:
-        ahead: shards that are leased but not begun.
-        current: the shard being processed.
-        records_done: number of processed records of the current shard.
-        done, released: processed and returned shards that must still be acknowledged.
-        sending: shards whose acknowledgement is being sent.
-    """
-
-    ahead: deque[Shard] = field(default_factory=deque)
-    current: Shard | None = None
-    records_done: int = 0
-    done: list[ShardKey] = field(default_factory=list)
-    released: list[ReleasedShard] = field(default_factory=list)
-    sending: list[ShardKey] = field(default_factory=list)
-
-    def leases(self) -> list[int]:
-        """Numbers of the leases of all held shards."""
-        current = [self.current] if self.current else []
-        keys: list[ShardKey] = [*self.ahead, *current, *self.done, *self.released, *self.sending]
-        return sorted({key.lease for key in keys})
-
-
 class ShardReader:
     """The shards of one data set, for one consumer at a time.
 
@@ -120,7 +93,7 @@ class ShardReader:
         self._params = params
         self._may_lease = may_lease
         self._between = between
-        self._held = _Held()
+        self._held = HeldShards()
         self._lock = threading.Condition()
         self._state = LeaseState.OK
         self._error: EdlError | None = None
@@ -180,14 +153,11 @@ class ShardReader:
             self._paused = True
             self._lock.notify_all()
             leased = self._lock.wait_for(lambda: not self._leasing, timeout)
-            held = self._held
-            held.released += [_released(shard, 0) for shard in held.ahead]
-            held.ahead.clear()
-            if held.current is not None:
-                held.released.append(_released(held.current, held.records_done))
-                held.current = None
+            self._held.give_back()
             self._lock.notify_all()
-            return leased and self._lock.wait_for(lambda: self._settled or self._error is not None, timeout)
+            return leased and self._lock.wait_for(
+                lambda: self._held.settled or self._error is not None, timeout
+            )
 
     def resume(self) -> None:
         """Lease again."""
@@ -206,15 +176,10 @@ class ShardReader:
         return self._params.task_type is TaskType.TRAINING
 
     def consumed(self) -> ConsumedShards:
-        """Shards and records that were trained but may not be acknowledged yet. Call it in the loop's thread,
+        """Shards and records that were trained but may not be stored yet. Call it in the loop's thread,
         between two steps."""
         with self._lock:
-            held = self._held
-            begun = _released(held.current, held.records_done) if held.current and held.records_done else None
-            done = [key for key in (*held.sending, *held.done) if not isinstance(key, ReleasedShard)]
-            # Shards beyond the limit of a message are left out and acknowledged later: they may be trained
-            # again, but are not lost.
-            return ConsumedShards(done=[_key(shard) for shard in done[:MAX_SHARDS_PER_MESSAGE]], begun=begun)
+            return self._held.consumed()
 
     def close(self, timeout: float) -> None:
         """Settle within `timeout` seconds and stop for good."""
@@ -223,22 +188,17 @@ class ShardReader:
         with self._lock:
             self._lock.notify_all()
 
-    @property
-    def _settled(self) -> bool:
-        return not (self._held.done or self._held.released or self._held.sending)
-
     def _next(self) -> Shard | None:
         while True:
             with self._lock:
                 self._lock.wait_for(lambda: self._held.ahead or self._over, BOUNDARY_SECONDS)
                 if self._held.ahead:
-                    shard = self._held.current = self._held.ahead.popleft()
-                    self._held.records_done = 0
+                    shard = self._held.begin()
                     self._lock.notify_all()
                     return shard
                 if self._error is not None:
                     raise self._error
-                if self._state is LeaseState.END and self._settled:
+                if self._state is LeaseState.END and self._held.settled:
                     return None
                 if self._stop.is_set():
                     raise UnavailableError(
@@ -248,14 +208,12 @@ class ShardReader:
 
     @property
     def _over(self) -> bool:
-        return self._error is not None or (self._state is LeaseState.END and self._settled)
+        return self._error is not None or (self._state is LeaseState.END and self._held.settled)
 
     def _finish(self, shard: Shard) -> None:
         with self._lock:
-            if self._held.current is shard:
-                self._held.current = None
-                self._held.done.append(shard)
-                self._lock.notify_all()
+            self._held.finish(shard)
+            self._lock.notify_all()
 
     def _lease_ahead(self) -> None:
         retries = Retries(self._stop)
@@ -267,8 +225,7 @@ class ShardReader:
                 if not self._wants_more():
                     continue
                 self._leasing = True
-                missing = self._ask.max_shards - len(self._held.ahead)
-                request = self._ask.model_copy(update={"max_shards": missing, "holding": self._held.leases()})
+                request = self._held.lease_request(self._ask)
             try:
                 reply = self._client.lease(self._params.name, request)
             except UnavailableError:
@@ -283,7 +240,7 @@ class ShardReader:
 
     def _wants_more(self) -> bool:
         # Refill when half are left, so that a request gets several shards and the loop need not wait for it.
-        few = len(self._held.ahead) <= self._ask.max_shards // 2
+        few = len(self._held.ahead) <= self._ask.max_shards // 2 and self._held.may_lease
         return few and not self._paused and self._error is None and self._may_lease()
 
     def _process_reply(self, reply: LeaseReply | None) -> bool:
@@ -291,7 +248,7 @@ class ShardReader:
         with self._lock:
             self._leasing = False
             if reply is not None:
-                self._held.ahead.extend(reply.shards)
+                self._held.note_lease(reply)
                 self._state = reply.state
                 if reply.state is LeaseState.FAILED:
                     self._error = JobFailedError(f"data set {self._params.name} failed: {reply.reason}")
@@ -308,18 +265,28 @@ class ShardReader:
         retries = Retries(self._stop)
         while not self._stop.is_set():
             with self._lock:
-                self._lock.wait_for(lambda: self._stop.is_set() or not self._settled)
-                if self._held.ahead and not self._paused:
+                due = self._lock.wait_for(self._must_send, REPORT_SECONDS)
+                if self._stop.is_set():
+                    return
+                if not (due or self._asks_master):
+                    continue
+                if due and self._held.ahead and not self._paused and self._held.may_lease:
                     self._lock.wait_for(lambda: self._paused or self._stop.is_set(), ACK_SECONDS)
-                request = AckRequest(
-                    node=self._ask.node,
-                    done=self._held.done[:MAX_SHARDS_PER_MESSAGE],
-                    released=self._held.released[:MAX_SHARDS_PER_MESSAGE],
-                )
-                del self._held.done[: len(request.done)], self._held.released[: len(request.released)]
-                self._held.sending = [*request.done, *request.released]
-            if request.done or request.released:
-                self._send(request, retries)
+                stored = self._ends and not self._held.settled
+                request = self._held.acknowledgement(self._ask, stored=stored)
+            self._send(request, retries)
+
+    def _must_send(self) -> bool:
+        return self._stop.is_set() or self._held.unsent or (self._ends and not self._held.settled)
+
+    @property
+    def _ends(self) -> bool:
+        """Whether all must be stored now, since the process leases no more."""
+        return self._paused or self._state is LeaseState.END
+
+    @property
+    def _asks_master(self) -> bool:
+        return bool(self._held.master) and self._state is not LeaseState.END and self._error is None
 
     def _send(self, request: AckRequest, retries: Retries) -> None:
         while not self._stop.is_set():
@@ -329,33 +296,19 @@ class ShardReader:
                 retries.wait()
                 continue
             except EdlError as error:
+                self._held.sending = None
                 self._fail(error)
-                break
+                return
             retries.reset()
             if reply.stale:
                 log.info("data set %s: %d acknowledgements were stale", self._params.name, reply.stale)
-            break
-        with self._lock:
-            self._held.sending = []
-            self._lock.notify_all()
+            with self._lock:
+                self._held.note_acknowledged(reply)
+                self._lock.notify_all()
+            return
 
 
 def consumed_by_dataset(readers: Sequence[ShardReader]) -> dict[str, ConsumedShards]:
     """What a process has trained but not acknowledged yet, by data set name."""
     consumed = {reader.name: reader.consumed() for reader in readers}
     return {name: shards for name, shards in consumed.items() if shards.done or shards.begun}
-
-
-def _key(shard: ShardKey) -> ShardKey:
-    """The key of a shard, without its list of records."""
-    return ShardKey(epoch=shard.epoch, ordinal=shard.ordinal, lease=shard.lease, partition=shard.partition)
-
-
-def _released(shard: Shard, records_done: int) -> ReleasedShard:
-    return ReleasedShard(
-        epoch=shard.epoch,
-        ordinal=shard.ordinal,
-        lease=shard.lease,
-        partition=shard.partition,
-        records_done=records_done,
-    )

@@ -7,8 +7,9 @@ stored. So pending shards cost nothing, and the state of 10 million records is a
 
 * `manager.py`: all data sets of a job; `dataset.py`: the rules of one.
 * `sources.py`: which shards there are (table and text; streaming); `sequence.py`: one epoch or partition.
-* `leases.py`: which node holds which lease; `snapshot.py`: the stored documents. The shuffled order is
-  computed, not stored (`edl_workflows.core.protocol.permutation`).
+* `leases.py`: which node holds which lease; `keepers.py`: for whose reports a new master waits.
+* `snapshot.py`: the stored documents. The shuffled order is computed, not stored
+  (`edl_workflows.core.protocol.permutation`).
 
 The rules:
 

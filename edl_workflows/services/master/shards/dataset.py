@@ -13,12 +13,14 @@ from edl_workflows.core.protocol.datasets import (
     DatasetParams,
     DatasetProgress,
     FailedShard,
+    HeldShard,
     LeaseState,
     PartitionOffsets,
     ReleasedShard,
     Splitter,
     StreamUpdate,
 )
+from edl_workflows.services.master.shards.keepers import Keepers
 from edl_workflows.services.master.shards.leases import (
     AckResult,
     ExpiredLease,
@@ -43,9 +45,11 @@ MAX_INDICES_PER_REPLY = 1_000_000
 MAX_LISTED = 10_000_000
 """Most shards that the position in a checkpoint may list: more than any job leases or re-queues at a time."""
 _LEASES_LOST_AT_MOST = 1_000_000
-"""More leases than a master grants between two writes of its state. A rollback skips this many lease numbers,
-so it also voids leases that a previous master granted but did not store.
+"""More leases than a master grants between two writes of its state, a minute at most. A rollback skips this
+many lease numbers, so it also voids leases that a previous master granted but did not store.
 """
+_SHARDS_LOST_AT_MOST = 10_000_000
+"""More shards than a master leases between two writes of its state."""
 _PLACE = attrgetter("epoch", "ordinal")
 
 
@@ -58,16 +62,18 @@ class ShardedDataset:
     Attributes:
         records_answered: records of answers that this object took. A change of the position does not change
             it.
+        keepers: nodes that keep their acknowledgements until these are stored.
     """
 
     def __init__(self, snapshot: DatasetSnapshot) -> None:
         self._params = snapshot.params
         self._digest = _digest(snapshot.params)
-        self._next_lease = snapshot.next_lease
+        self._next_lease = self._first_lease = snapshot.next_lease
         self._void_before = snapshot.void_before
         self._reason = snapshot.reason
         self._failures = snapshot.failures
         self._timeouts = snapshot.timeouts
+        self.keepers = Keepers(snapshot.keepers)
         self.records_answered = 0
         self._go_to(snapshot.position)
         for stored in snapshot.leases:
@@ -92,6 +98,11 @@ class ShardedDataset:
     def reason(self) -> str:
         """Why the data set failed; "" if it did not."""
         return self._reason
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch that has been opened; 0 before the first."""
+        return self._source.epoch
 
     def register_again(self, params: DatasetParams) -> None:
         """Accept the registration by another or a restarted worker; a stream's offsets may have grown.
@@ -175,8 +186,15 @@ class ShardedDataset:
                 answers.append(self._acknowledge_done(shard, deadline))
         return answers
 
+    def continue_leases(self, node: str, held: Iterable[HeldShard], now: float) -> None:
+        """Continue leases that the previous master granted and did not store. Repeatable."""
+        for shard in sorted(held, key=_PLACE):
+            self._continue_lease(node, shard, shard.start, now + self._params.timeout_s)
+        self.keepers.note_report(node, keeps=True)
+
     def release_node(self, node: str) -> int:
         """Re-queue the shards that a dead or restarted node held. Return their number."""
+        self.keepers.remove(node)
         return sum(len(ordinals) for _, ordinals in self._give_back(self._leases.of(node)))
 
     def expire(self, now: float, listening_since: float, answered: Mapping[str, float]) -> list[ExpiredLease]:
@@ -188,6 +206,7 @@ class ShardedDataset:
             answered: when each node last answered for a shard of any data set.
         """
         params = self._params
+        self.keepers.expire(now - listening_since)
         leases = self._leases.expired(now) if now >= listening_since + params.timeout_s else []
         expired = [
             ExpiredLease(
@@ -253,6 +272,7 @@ class ShardedDataset:
             leases=self._stored_leases(),
             next_lease=self._next_lease,
             void_before=self._void_before,
+            keepers=self.keepers.nodes,
             reason=self._reason,
             failures=self._failures,
             timeouts=self._timeouts,
@@ -359,6 +379,8 @@ class ShardedDataset:
 
     def _acknowledge_released(self, node: str, released: ReleasedShard, deadline: float) -> AckResult:
         sequence = self._held(node, released)
+        if sequence is None and released.start is not None and released.records_done:
+            sequence = self._continue_lease(node, released, released.start, deadline)
         if sequence is None:
             return "stale"
         if released.records_done >= self._records_left(sequence, released.ordinal):
@@ -376,6 +398,35 @@ class ShardedDataset:
         lease = None if sequence is None else sequence.leased.get(shard.ordinal)
         if lease is None or lease.number != shard.lease or lease.node != node:
             return None
+        return sequence
+
+    def _continue_lease(
+        self, node: str, shard: ShardName, start: int, deadline: float
+    ) -> ShardSequence | None:
+        """Continue a lease that the previous master did not store; None if that is not possible.
+
+        If the shard begins elsewhere by now, a part of it was counted after this lease, so that what the
+        holder says of it must not be counted again.
+        """
+        number, ordinal = shard.lease, shard.ordinal
+        if not self._void_before <= number < self._next_lease + _LEASES_LOST_AT_MOST:
+            return None
+        sequence = self._source.find(shard.epoch, shard.partition)
+        if sequence is None or ordinal >= min(sequence.count, sequence.cursor + _SHARDS_LOST_AT_MOST):
+            return None
+        lease = self._leases.find(number) or Lease(number, node, deadline)
+        first, _ = self._source.bounds(sequence, ordinal)
+        earlier = sequence.leased.get(ordinal)
+        if lease.node != node or first + sequence.partial.get(ordinal, 0) != start:
+            return None
+        if earlier is not None and earlier.number >= self._first_lease:
+            return None  # granted or continued by this master
+        if not sequence.continue_lease(ordinal, lease):
+            return None
+        if earlier is not None and not earlier.open:
+            self._leases.end(earlier)
+        self._leases.add(lease)
+        self._next_lease = max(self._next_lease, number + 1)
         return sequence
 
     def _return(self, sequence: ShardSequence, ordinal: int) -> None:

@@ -83,6 +83,9 @@ class Leases:
     def end(self, lease: Lease) -> None:
         del self._by_number[lease.number]
 
+    def find(self, number: int) -> Lease | None:
+        return self._by_number.get(number)
+
     def all(self) -> list[Lease]:
         return list(self._by_number.values())
 

@@ -35,8 +35,9 @@ MAX_DATASETS = 1000
 class ShardManager:
     """The data sets of one job.
 
-    A snapshot must be stored before `register`, `update`, `acknowledge` and `rollback` are answered. A lease
-    need not be stored first: if it is lost, its shards are leased again, and the first answer to either lease
+    A snapshot must be stored before `register`, `update` and `rollback` are answered, before a lease is
+    answered if `stage` has changed since the last snapshot, and before the end of a data set is. Other leases
+    and acknowledgements may be lost: workers report them again, and the first answer to any lease of a shard
     counts.
 
     Args:
@@ -95,8 +96,11 @@ class ShardManager:
         Raises:
             NotFoundError: there is no such data set.
         """
-        dataset = self._get(name)
-        leased = dataset.lease(str(request.node), request.max_shards, now, request.holding)
+        dataset, node = self._get(name), str(request.node)
+        dataset.keepers.note_report(node, keeps=request.keeps)
+        if not dataset.keepers.all_reported and dataset.state is LeaseState.OK:
+            return LeaseReply(state=LeaseState.WAIT, reason="other workers have not reported what they hold")
+        leased = dataset.lease(node, request.max_shards, now, request.holding)
         if not leased:
             state = LeaseState.WAIT if dataset.state is LeaseState.OK else dataset.state
             return LeaseReply(state=state, reason=dataset.reason)
@@ -109,11 +113,14 @@ class ShardManager:
             NotFoundError: there is no such data set.
         """
         dataset = self._get(name)
-        node = str(request.node)
+        node, answered = str(request.node), dataset.records_answered
         if request.done or request.failed or request.released:
             self._answered[node] = now
         answers = [*request.done, *request.failed, *request.released]
         outcomes = dataset.acknowledge(node, answers, now)
+        if request.held is not None:
+            dataset.continue_leases(node, request.held, now)
+            dataset.records_answered = answered  # the previous master has counted them
         return AckReply(
             accepted=outcomes.count("accepted"),
             duplicates=outcomes.count("duplicate"),
@@ -121,6 +128,16 @@ class ShardManager:
             state=dataset.state,
             reason=dataset.reason,
         )
+
+    def stage(self, name: str) -> tuple[int, int]:
+        """What must be stored of a data set before its leases are answered: its epoch, and how many nodes
+        keep acknowledgements. Both grow by leases only.
+
+        Raises:
+            NotFoundError: there is no such data set.
+        """
+        dataset = self._get(name)
+        return dataset.epoch, len(dataset.keepers)
 
     def release_node(self, node: NodeRef) -> int:
         """Re-queue the shards that a dead, released or restarted node held. Return their number."""

@@ -102,6 +102,27 @@ class ShardSequence:
             self.leased[ordinal] = lease
             lease.open += 1
 
+    def continue_lease(self, ordinal: int, lease: Lease) -> bool:
+        """Lease a certain shard that the previous master had leased. Return False if it is done.
+
+        The previous master had leased all shards before it, too: those that are still fresh become returned.
+        A newer lease of the shard replaces an older one.
+        """
+        held = self.leased.get(ordinal)
+        if held is not None:
+            if held.number >= lease.number:
+                return False
+            held.open -= 1
+        else:
+            if self.cursor <= ordinal:
+                self._pass_over(ordinal + 1)
+            if ordinal not in self.returned:
+                return False
+            del self.returned[ordinal]
+        self.leased[ordinal] = lease
+        lease.open += 1
+        return True
+
     def by_lease(self) -> dict[Lease, list[int]]:
         shards: dict[Lease, list[int]] = {}
         for ordinal, lease in self.leased.items():
@@ -137,6 +158,15 @@ class ShardSequence:
         for ordinal in taken:
             del self.returned[ordinal]
         return taken
+
+    def _pass_over(self, end: int) -> None:
+        for ordinal in range(self.cursor, end):
+            if ordinal in self.ahead:
+                self.ahead.discard(ordinal)
+            else:
+                self.returned[ordinal] = None
+        self.cursor = end
+        self._skip_ahead()
 
     def _skip_ahead(self) -> None:
         while self.cursor in self.ahead:

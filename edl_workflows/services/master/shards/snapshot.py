@@ -125,13 +125,19 @@ class LeaseSnapshot(_Stored):
 
 
 class DatasetSnapshot(_Stored):
-    """One data set with its leases; a stream's `params` have its present offsets."""
+    """One data set with its leases; a stream's `params` have its present offsets.
+
+    Attributes:
+        keepers: nodes that keep acknowledgements until these are stored. The next master grants no lease
+            before they have reported what they hold.
+    """
 
     params: DatasetParams
     position: DatasetPosition
     leases: list[LeaseSnapshot] = Field(default_factory=list)
     next_lease: int = 1
     void_before: int = 0
+    keepers: list[str] = Field(default_factory=list)
     reason: str = ""
     failures: int = 0
     timeouts: int = 0

@@ -63,6 +63,8 @@ class MachineLoss:
 class VolatileState:
     """The state that is not stored: a restarted master measures it again, or is told it again."""
 
+    master: str = ""
+    """Identifies this master to agents that keep acknowledgements until they are stored."""
     statistics: Statistics = field(default_factory=Statistics)
     moments: Moments | None = None
     """Steps with the useful time until then; None until this master has counted time (`goodput`)."""

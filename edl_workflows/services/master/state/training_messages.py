@@ -97,15 +97,21 @@ def lease_shards(state: JobState, name: str, message: LeaseRequest, now: float) 
     node = messages.find_node(state, message.node)
     if node is None or not node.live or not views.may_lease(state, message.version):
         return LeaseReply(state=LeaseState.WAIT, reason="this process is not to train now")
+    if message.master not in ("", state.volatile.master):
+        return LeaseReply(state=LeaseState.WAIT, reason="this master does not know what the process holds")
     return state.shards.lease(name, message, now)
 
 
 def acknowledge_shards(state: JobState, name: str, message: AckRequest, now: float) -> AckReply:
-    """Record answers for leased shards. Repeatable.
+    """Record answers for leased shards, and continue the leases that a live node reports. Repeatable.
 
     Raises:
         NotFoundError: there is no such data set.
     """
+    if message.held is not None:
+        node = state.nodes.find(message.node.type, message.node.id)
+        if node is None or not node.live:
+            message = message.model_copy(update={"held": None})
     reply = state.shards.acknowledge(name, message, now)
     state.volatile.statistics.record_shards(str(message.node), reply.accepted, now)
     state.measure_records(now)

@@ -231,20 +231,25 @@ class SteadyJob:
             "/v1/steps", node=node, version=1, step=self.step, records=self.step, **times, **losses
         )
 
-    async def consume(self) -> None:
-        """The worker acknowledges its shards, and leases others."""
-        node = {"type": "worker", "id": 0}
+    async def consume(self, *, keeps: bool = True) -> None:
+        """The worker acknowledges its shards, and leases others.
+
+        Args:
+            keeps: whether it keeps its acknowledgements until they are stored, as agents do.
+        """
+        request = {"node": {"type": "worker", "id": 0}} | ({"keeps": True} if keeps else {})
         if self._leases:
-            await self.post(f"/v1/datasets/{DATA}/ack", node=node, done=self._leases)
-        answer = await self.post(f"/v1/datasets/{DATA}/lease", node=node, version=1, max_shards=10)
+            await self.post(f"/v1/datasets/{DATA}/ack", **request, done=self._leases)
+        answer = await self.post(f"/v1/datasets/{DATA}/lease", **request, version=1, max_shards=10)
         self._leases = [{name: s[name] for name in ("epoch", "ordinal", "lease")} for s in answer["shards"]]
 
-    async def train(self, seconds: float, *, data: bool = False) -> None:
+    async def train(self, seconds: float, *, data: bool = False, keeps: bool = True) -> None:
         """Train for so long.
 
         Args:
             seconds: of the clock.
             data: whether shards are leased and acknowledged.
+            keeps: whether the worker keeps its acknowledgements.
         """
         begun, first = self._clock.now, self.step
         while self._clock.now < begun + seconds:
@@ -254,7 +259,7 @@ class SteadyJob:
                 await self.post("/v1/nodes/heartbeat", node=node.ref.model_dump(), incarnation="a")
             await self.report()
             if data:
-                await self.consume()
+                await self.consume(keeps=keeps)
 
     @property
     def _unix(self) -> float:

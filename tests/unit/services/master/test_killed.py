@@ -18,6 +18,10 @@ import httpx
 import pytest
 
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.protocol.datasets import DatasetParams, LeaseRequest
+from edl_workflows.core.protocol.nodes import ExitReport, NodeRef, Registration
+from edl_workflows.training.client import MasterClient, call_until_answered
+from edl_workflows.training.data.shards import ShardReader
 
 TOKEN = "token-of-the-test"
 SHARDS = 4000
@@ -60,7 +64,8 @@ class MasterProcess:
 
 
 class FakeWorker(threading.Thread):
-    """Leases and acknowledges until all data is consumed; repeats what was not answered."""
+    """Leases and acknowledges until all data is consumed; repeats what was not answered. Keeps nothing, as a
+    worker of an earlier version."""
 
     def __init__(self, url: str, node_id: int) -> None:
         super().__init__(daemon=True)
@@ -105,6 +110,30 @@ class FakeWorker(threading.Thread):
         self.http.close()
 
 
+class KeepingWorker(threading.Thread):
+    """Trains shards as the library for training programs does."""
+
+    def __init__(self, url: str, node_id: int) -> None:
+        super().__init__(daemon=True)
+        self.node = NodeRef(type="worker", id=node_id)
+        self.trained: list[int] = []
+        self._client = MasterClient(url, TOKEN)
+
+    def run(self) -> None:
+        client, params = self._client, DatasetParams(name="train", size=SHARDS, shard_size=1)
+        registration = Registration(node=self.node, rank=self.node.id, incarnation="a")
+        call_until_answered(lambda: client.register(registration))
+        call_until_answered(lambda: client.dataset(params))
+        ask = LeaseRequest(node=self.node, max_shards=BATCH)
+        reader = ShardReader(client, ask, params, may_lease=lambda: True, between=lambda: None)
+        for shard in reader.shards():
+            self.trained.append(shard.start)
+        reader.close(DEADLINE)
+        exited = ExitReport(node=self.node, incarnation="a", version=1, code=0)
+        call_until_answered(lambda: client.exit(exited))
+        client.close()
+
+
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[MasterProcess]:
     process = MasterProcess(tmp_path)
@@ -145,6 +174,25 @@ def test_a_killed_master_comes_back_with_all_that_it_confirmed(master: MasterPro
     assert len(leased) - SHARDS <= kills * len(workers) * BATCH, (
         "more was repeated than what was out at the kills"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_workers_bring_the_next_master_what_was_not_stored(master: MasterProcess) -> None:
+    """Masters are killed while no acknowledgement is stored before it is answered: the workers report all to
+    the next master, so that each shard is trained and the job succeeds."""
+    workers = [KeepingWorker(f"http://127.0.0.1:{master.port}", node_id) for node_id in (0, 1)]
+    for worker in workers:
+        worker.start()
+    for kills in range(1, 4):
+        _wait_for(lambda goal=kills * SHARDS // 5: sum(len(w.trained) for w in workers) > goal)  # type: ignore[misc]
+        master.kill()
+        master.start()
+    for worker in workers:
+        worker.join(DEADLINE)
+        assert not worker.is_alive()
+    assert master.wait() == 0
+    assert {shard for worker in workers for shard in worker.trained} == set(range(SHARDS))
 
 
 def _more_than(workers: list[FakeWorker], count: int) -> Callable[[], bool]:

@@ -82,9 +82,9 @@ def test_a_young_job_looks_alive_within_a_budget(monkeypatch: pytest.MonkeyPatch
     run_in_virtual_time(main, monkeypatch)
 
 
-def test_only_acknowledgements_are_stored_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that consumes data stores its state for leases and acknowledgements, and its status costs no
-    more."""
+def test_data_is_stored_twice_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that consumes data stores its state at most twice in a minute, at the latest a minute after a
+    lease or an acknowledgement, and its status costs no more."""
 
     async def main(clock: Clock) -> None:
         async with running_job(SERVERS, clock, monkeypatch) as job:
@@ -92,7 +92,29 @@ def test_only_acknowledgements_are_stored_at_once(monkeypatch: pytest.MonkeyPatc
             await job.register_data()
             await job.train(YOUNG_SECONDS + 20, data=True)
             since = clock.now
-            await job.train(120, data=True)
+            await job.train(60 * MINUTES, data=True)
+            stored = job.cluster.written("state", since)
+            assert _most_a_minute(stored) <= 2
+            assert len(stored) <= 2 * MINUTES
+            assert all(after.at - before.at <= 60 + 2 for before, after in itertools.pairwise(stored))
+            assert max(write.size for write in stored) <= 4_000
+            assert _most_a_minute(job.cluster.written("status", since)) <= 2
+
+    run_in_virtual_time(main, monkeypatch)
+
+
+def test_acknowledgements_that_no_worker_keeps_are_stored_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of an earlier version does not keep its acknowledgements: the state is stored for each of
+    them, and the status costs no more."""
+
+    async def main(clock: Clock) -> None:
+        async with running_job(SERVERS, clock, monkeypatch) as job:
+            await job.start()
+            await job.register_data()
+            await job.train(YOUNG_SECONDS + 20, data=True, keeps=False)
+            since = clock.now
+            await job.train(120, data=True, keeps=False)
+            assert len(job.cluster.written("state", since)) >= 60
             assert len(job.cluster.written("state", since)) <= 120 + 2
             assert _most_a_minute(job.cluster.written("status", since)) <= 2
 

@@ -1,0 +1,187 @@
+"""The shards of one process: held, done, and kept until their acknowledgements are stored. Pure: no I/O,
+threads or clock.
+
+The master answers an acknowledgement before it is stored. So the process keeps it until an answer shows that
+it is stored. If another master answers, the process sends that one what it has kept, and reports the shards
+that it holds, before it leases again.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from edl_workflows.core.protocol.datasets import (
+    MAX_SHARDS_PER_MESSAGE,
+    AckReply,
+    AckRequest,
+    DataReceipt,
+    HeldShard,
+    LeaseReply,
+    LeaseRequest,
+    ReleasedShard,
+    Shard,
+    ShardKey,
+)
+from edl_workflows.core.protocol.training import ConsumedShards
+
+MAX_KEPT = MAX_SHARDS_PER_MESSAGE // 2
+"""Shards that a process keeps; if there are more, the master is asked to store them."""
+
+
+@dataclass
+class HeldShards:
+    """What one process holds of a data set. The caller guards it.
+
+    Attributes:
+        ahead: shards that are leased but not begun.
+        current: the shard being processed.
+        records_done: number of processed records of the current shard.
+        done, released: processed and returned shards that must still be acknowledged.
+        sending: the acknowledgement that is being sent.
+        master: the master that answered last; "" if none did, or if it stores before it answers.
+        unreported: whether that master must be told what the process holds.
+    """
+
+    ahead: deque[Shard] = field(default_factory=deque)
+    current: Shard | None = None
+    records_done: int = 0
+    done: list[ShardKey] = field(default_factory=list)
+    released: list[ReleasedShard] = field(default_factory=list)
+    sending: AckRequest | None = None
+    master: str = ""
+    unreported: bool = False
+    _durable: int = 0
+    _kept: deque[tuple[int, list[ShardKey]]] = field(default_factory=deque)
+
+    @property
+    def unsent(self) -> bool:
+        """Whether the master must be told something."""
+        return bool(self.done or self.released or self.unreported)
+
+    @property
+    def may_lease(self) -> bool:
+        """Whether the master knows what the process holds, so that it grants no shard of it again."""
+        return not self.unreported and (self.sending is None or self.sending.held is None)
+
+    @property
+    def kept(self) -> list[ShardKey]:
+        """Acknowledged shards that may not be stored."""
+        return [key for _, keys in self._kept for key in keys]
+
+    @property
+    def settled(self) -> bool:
+        """Whether all acknowledgements are stored."""
+        return not (self.done or self.released or self.sending or self._kept)
+
+    def begin(self) -> Shard:
+        """The next shard to process."""
+        shard = self.current = self.ahead.popleft()
+        self.records_done = 0
+        return shard
+
+    def finish(self, shard: Shard) -> None:
+        """Note that a shard is processed, unless it was returned meanwhile."""
+        if self.current is shard:
+            self.current = None
+            self.done.append(_key(shard))
+
+    def give_back(self) -> None:
+        """Return all held shards."""
+        self.released += [_released(shard, 0) for shard in self.ahead]
+        self.ahead.clear()
+        if self.current is not None:
+            self.released.append(_released(self.current, self.records_done))
+            self.current = None
+
+    def lease_request(self, ask: LeaseRequest) -> LeaseRequest:
+        """A request for so many shards that `ask.max_shards` are ahead."""
+        return ask.model_copy(
+            update={
+                "max_shards": ask.max_shards - len(self.ahead),
+                "holding": self._leases(),
+                "keeps": True,
+                "master": self.master,
+            }
+        )
+
+    def note_lease(self, reply: LeaseReply) -> None:
+        """Note the answer to a request for shards."""
+        self._note_master(reply)
+        self.ahead.extend(reply.shards)
+
+    def acknowledgement(self, ask: LeaseRequest, *, stored: bool) -> AckRequest:
+        """The next message about results; it is `sending` until its answer is noted.
+
+        Args:
+            ask: of the process.
+            stored: whether the answer is to come when all is stored.
+        """
+        held = [*self.ahead, *([self.current] if self.current else [])] if self.unreported else None
+        self.sending = AckRequest(
+            node=ask.node,
+            done=self.done[:MAX_SHARDS_PER_MESSAGE],
+            released=self.released[:MAX_SHARDS_PER_MESSAGE],
+            keeps=not (stored or self.released or len(self.kept) >= MAX_KEPT),
+            held=None if held is None else [_held(shard) for shard in held[:MAX_SHARDS_PER_MESSAGE]],
+        )
+        del self.done[: len(self.sending.done)], self.released[: len(self.sending.released)]
+        self.unreported = False
+        return self.sending
+
+    def note_acknowledged(self, reply: AckReply) -> None:
+        """Note the answer to the acknowledgement that is being sent."""
+        self._note_master(reply)
+        if self.sending is not None and self.sending.done and reply.change > self._durable:
+            self._kept.append((reply.change, self.sending.done))
+        self.sending = None
+
+    def consumed(self) -> ConsumedShards:
+        """Shards and records that were trained but may not be stored yet."""
+        begun = _released(self.current, self.records_done) if self.current and self.records_done else None
+        sending = self.sending.done if self.sending is not None else []
+        # Shards beyond the limit of a message are left out and acknowledged later: they may be trained
+        # again, but are not lost.
+        done = [*sending, *self.done, *self.kept][:MAX_SHARDS_PER_MESSAGE]
+        return ConsumedShards(done=done, begun=begun)
+
+    def _note_master(self, receipt: DataReceipt) -> None:
+        if receipt.master != self.master:
+            holds = bool(self.ahead or self.current or self._kept)
+            self.unreported = bool(self.master) or holds
+            self.done = [*self.kept, *self.done]
+            self._kept.clear()
+            self.master, self._durable = receipt.master, 0
+        self._durable = max(self._durable, receipt.durable)
+        while self._kept and self._kept[0][0] <= self._durable:
+            self._kept.popleft()
+
+    def _leases(self) -> list[int]:
+        current = [self.current] if self.current else []
+        sending = [*self.sending.done, *self.sending.released] if self.sending is not None else []
+        keys: list[ShardKey] = [*self.ahead, *current, *self.done, *self.released, *sending]
+        return sorted({key.lease for key in keys})
+
+
+def _key(shard: ShardKey) -> ShardKey:
+    """The key of a shard, without its list of records."""
+    return ShardKey(epoch=shard.epoch, ordinal=shard.ordinal, lease=shard.lease, partition=shard.partition)
+
+
+def _held(shard: Shard) -> HeldShard:
+    return HeldShard(
+        epoch=shard.epoch,
+        ordinal=shard.ordinal,
+        lease=shard.lease,
+        partition=shard.partition,
+        start=shard.start,
+    )
+
+
+def _released(shard: Shard, records_done: int) -> ReleasedShard:
+    return ReleasedShard(
+        epoch=shard.epoch,
+        ordinal=shard.ordinal,
+        lease=shard.lease,
+        partition=shard.partition,
+        records_done=records_done,
+        start=shard.start,
+    )
