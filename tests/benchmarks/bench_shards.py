@@ -4,7 +4,7 @@
 (a) in process: 10,000 tasks of 100 records dispatched and completed for 8 workers in turn, upstream's
 TaskManager and our `Dataset`. (b) over the network, server and clients in two processes, 8 client threads:
 upstream's gRPC LocalJobMaster, a call a task, all in memory; ours by HTTP from the real master, which stores
-each acknowledgement before it answers, with `MasterClient`, leasing and acknowledging in batches. (c) memory
+acknowledgements with its snapshots, with `MasterClient`, leasing and acknowledging in batches. (c) memory
 of pending shards.
 
 Rates are the best of several turns in alternation, so that a busy machine hurts both. The peer lives in an
@@ -128,8 +128,7 @@ def in_process_rate(batch: int) -> float:
 
 
 def http_rate(batch: int, tasks: int) -> float:
-    """Our tasks a second over HTTP: a real master in a process of its own, each acknowledgement durable in
-    its file."""
+    """Our tasks a second over HTTP: a real master in a process of its own, with its state in a file."""
     with tempfile.TemporaryDirectory(prefix="edl-bench-") as folder:
         port = free_port()
         command = [
