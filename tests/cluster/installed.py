@@ -19,6 +19,7 @@ from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.install import rbac, workloads
 from edl_workflows.pipelines.install.admission import admission_policies
 from edl_workflows.pipelines.install.crds import render_yaml
+from edl_workflows.pipelines.install.flow_control import flow_schemas
 from edl_workflows.pipelines.install.manifests import installation_manifests
 from edl_workflows.pipelines.install.options import InstallOptions, InstallPart, PullPolicy
 from edl_workflows.pipelines.install.workloads import CONTAINER_SECURITY, MASTER_TEMPLATE, POD_SECURITY
@@ -283,7 +284,7 @@ def allowed(cluster: Cluster, user: str, right: dict[str, str]) -> bool:
 def installed(bed: Bed, cluster: Cluster, name: str, image: str, change: Change) -> Iterator[Installed]:
     """Install for a namespace of its own, and uninstall.
 
-    The cluster's definitions and the roles for people stay: other tests use them.
+    The cluster's definitions, the roles for people and the priority levels stay: other tests use them.
 
     Args:
         bed: where.
@@ -307,8 +308,8 @@ def installed(bed: Bed, cluster: Cluster, name: str, image: str, change: Change)
             # Jobs first, while their controller lives: nothing of theirs waits for a finalizer of its own.
             for namespace in (options.jobs_namespace, options.namespace):
                 client.delete(cluster, resources.NAMESPACES, namespace)
-            for policy in admission_policies(options):
-                bed.kubectl("delete", policy["kind"], policy["metadata"]["name"], "--ignore-not-found")
+            for one in (*admission_policies(options), *flow_schemas(options)):
+                bed.kubectl("delete", one["kind"], one["metadata"]["name"], "--ignore-not-found")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from edl_workflows.core.jobs.scale_plan.model import NodeResource, ReplicaResour
 from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.argo.api import WORKFLOWS
-from edl_workflows.pipelines.install import rbac
+from edl_workflows.pipelines.install import flow_control, rbac
 from edl_workflows.pipelines.install.crds import render_yaml
 from edl_workflows.pipelines.install.manifests import installation_manifests
 from edl_workflows.pipelines.install.options import CrdMode, InstallOptions, InstallPart, PullPolicy
@@ -119,10 +119,15 @@ def test_both_replicas_are_ready_and_one_leads(here: Installed) -> None:
 
 
 def test_a_pipelines_job_runs_to_its_end(here: Installed, pipeline: Cluster) -> None:
-    """A job that an ordinary account submits gets its master and its workers, and succeeds."""
+    """A job that an ordinary account submits gets its master and its workers, and succeeds. The API server
+    has served its master in the masters' priority level, and the controller in the controller's."""
     submitted = SubmittedJob.submit(pipeline, job(here.bed, "ends", "pass"))
 
     submitted.wait_phase(JobPhase.SUCCEEDED, seconds=PATIENCE)
+    served = here.bed.kubectl("get", "--raw", "/metrics")
+    for level in (names.CONTROLLER, flow_control.MASTERS):
+        labels = f'flow_schema="{level}-{here.jobs}",priority_level="{level}"'
+        assert f"apiserver_flowcontrol_dispatched_requests_total{{{labels}}}" in served
 
 
 def test_a_program_travels_with_its_job(here: Installed, pipeline: Cluster) -> None:
@@ -431,8 +436,11 @@ def test_rights_in_all_namespaces_are_accepted(bed: Bed, cluster: Cluster) -> No
     """The installation for all namespaces is applied without pods. Its controller may list jobs in all
     namespaces, and change a Secret in none."""
     own = f"test-{uuid.uuid4().hex[:6]}"
-    # Other tests run controllers with other accounts, whose work its admission policies would refuse.
-    options = InstallOptions("registry.example/edl:1", own, kinds=("all",), admission_policies=False)
+    # Other tests run controllers with other accounts, whose work its admission policies would refuse, and
+    # whose masters its FlowSchemas would match.
+    options = InstallOptions(
+        "registry.example/edl:1", own, kinds=("all",), admission_policies=False, flow_schemas=False
+    )
     objects = installation_manifests(options)
     for one in objects:
         if one["kind"] == "Deployment":

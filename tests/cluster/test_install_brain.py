@@ -119,7 +119,8 @@ def brain(
         _token(tokens, *row)
         for row in (("ops", auth.EVERYTHING), ("tests", module_namespace), ("others", "elsewhere"))
     )
-    # Other tests run controllers with other accounts, whose work its admission policies would refuse.
+    # Other tests run controllers with other accounts, whose work its admission policies would refuse, and
+    # whose masters its FlowSchemas would match.
     options = InstallOptions(
         bed.image,
         own,
@@ -127,6 +128,7 @@ def brain(
         pull_policy=PullPolicy.NEVER,
         parts=frozenset({InstallPart.BRAIN}),
         admission_policies=False,
+        flow_schemas=False,
     )
     objects = changed(installation_manifests(options), from_host(bed))
     for one in objects:

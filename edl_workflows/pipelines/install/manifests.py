@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from edl_workflows.core.kubernetes import names
-from edl_workflows.pipelines.install import admission, rbac, workloads
+from edl_workflows.pipelines.install import admission, flow_control, rbac, workloads
 from edl_workflows.pipelines.install.crds import crd_of_kind
 from edl_workflows.pipelines.install.options import CrdMode, InstallOptions
 
@@ -25,6 +25,8 @@ def _shared_manifests(options: InstallOptions) -> Iterator[Manifest]:
     """What all installations of a cluster share. To delete a definition deletes every team's jobs."""
     yield from map(crd_of_kind, options.job_kinds)
     yield from rbac.shared_roles()
+    if options.flow_schemas:
+        yield from flow_control.priority_levels()
 
 
 def _own_manifests(options: InstallOptions) -> Iterator[Manifest]:
@@ -32,6 +34,8 @@ def _own_manifests(options: InstallOptions) -> Iterator[Manifest]:
     yield from rbac.access_manifests(options)
     if options.admission_policies:
         yield from admission.admission_policies(options)
+    if options.flow_schemas:
+        yield from flow_control.flow_schemas(options)
     yield from workloads.workload_manifests(options)
 
 

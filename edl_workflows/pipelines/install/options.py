@@ -35,8 +35,8 @@ class InstallPart(StrEnum):
 
 
 class CrdMode(StrEnum):
-    """Whether the manifests contain what all installations of a cluster share: definitions and the roles of
-    people and pipelines."""
+    """Whether the manifests contain what all installations of a cluster share: definitions, the roles of
+    people and pipelines, and priority levels."""
 
     WITH = "with"
     WITHOUT = "without"
@@ -66,6 +66,7 @@ class InstallOptions:
             URL of the Brain's PostgreSQL database; "" for an SQLite database on a volume.
         network_policies: whether the controller creates a NetworkPolicy for each job. admission_policies:
         whether to install admission policies (`edl_workflows.pipelines.install.admission`).
+        flow_schemas: whether to install FlowSchemas (`edl_workflows.pipelines.install.flow_control`).
         master_accounts: names of ServiceAccounts that pod templates of masters set, in place of an account
             for each job.
         master_cpu_limit, force_delete_lost_pods: see `InstallationSettings`.
@@ -93,6 +94,7 @@ class InstallOptions:
     brain_database_secret: str = ""
     network_policies: bool = True
     admission_policies: bool = True
+    flow_schemas: bool = True
     master_accounts: tuple[str, ...] = ()
     master_cpu_limit: str = ""
     force_delete_lost_pods: bool = False

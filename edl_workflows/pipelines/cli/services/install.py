@@ -86,6 +86,14 @@ AdmissionPolicies = Annotated[
         "1.30 or newer.",
     ),
 ]
+FlowSchemas = Annotated[
+    bool,
+    typer.Option(
+        "--flow-schemas/--no-flow-schemas",
+        help="Install FlowSchemas, so that at a busy API server masters do not delay the controller, and "
+        "neither of them the rest of the cluster.",
+    ),
+]
 MasterAccounts = Annotated[
     list[str] | None,
     typer.Option(
@@ -106,8 +114,9 @@ MasterCpuLimit = Annotated[
 Crds = Annotated[
     CrdMode,
     typer.Option(
-        help="Print the definitions and the roles of people and pipelines, which all installations of a "
-        "cluster share, with the installation, or only them, or the installation without them."
+        help="Print the definitions, the roles of people and pipelines, and the priority levels, which all "
+        "installations of a cluster share, with the installation, or only them, or the installation without "
+        "them."
     ),
 ]
 PodTemplate = Annotated[
@@ -173,6 +182,7 @@ def install(
     brain_database_secret: BrainDatabaseSecret = "",
     network_policies: NetworkPolicies = True,
     admission_policies: AdmissionPolicies = True,
+    flow_schemas: FlowSchemas = True,
     force_delete_lost_pods: ForceDeleteLostPods = False,
     master_account: MasterAccounts = None,
     master_cpu_limit: MasterCpuLimit = "",
@@ -205,6 +215,7 @@ def install(
         brain_database_secret=brain_database_secret,
         network_policies=network_policies,
         admission_policies=admission_policies,
+        flow_schemas=flow_schemas,
         force_delete_lost_pods=force_delete_lost_pods,
         master_accounts=tuple(master_account or ()),
         master_cpu_limit=master_cpu_limit,

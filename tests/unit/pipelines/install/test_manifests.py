@@ -16,7 +16,7 @@ from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.argo.agent import run as argo_agent
 from edl_workflows.pipelines.cli.services import crds
-from edl_workflows.pipelines.install import rbac, workloads
+from edl_workflows.pipelines.install import flow_control, rbac, workloads
 from edl_workflows.pipelines.install.crds import render_yaml
 from edl_workflows.pipelines.install.manifests import installation_manifests
 from edl_workflows.pipelines.install.options import CrdMode, InstallOptions, InstallPart, PullPolicy
@@ -91,15 +91,17 @@ def test_text_is_the_objects(options: InstallOptions) -> None:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=described)
 def test_what_installations_share_is_apart(options: InstallOptions) -> None:
-    """Definitions and the roles of people and pipelines, which all installations of a cluster share, are
-    printed alone or left out. Without them an installation has only objects of its own, so that deleting it
-    deletes no other team's jobs, and a second one of another version changes none of them."""
+    """Definitions, the roles of people and pipelines, and priority levels, which all installations of a
+    cluster share, are printed alone or left out. Without them an installation has only objects of its own,
+    so that deleting it deletes no other team's jobs, and a second one of another version changes none of
+    them."""
     shared = installation_manifests(replace(options, image="", crds=CrdMode.ONLY))
     own = installation_manifests(replace(options, crds=CrdMode.WITHOUT))
 
     roles = {rbac.VIEWER, rbac.PIPELINE, rbac.TRIGGERER}
     definitions = {f"{kind.source.api.plural}.{kind.source.api.group}" for kind in KINDS}
-    assert {one["metadata"]["name"] for one in shared} == definitions | roles
+    levels = {names.CONTROLLER, flow_control.MASTERS}
+    assert {one["metadata"]["name"] for one in shared} == definitions | roles | levels
     assert _objects(options) == [*shared, *own]
     cluster_wide = [one for one in own if "namespace" not in one["metadata"]]
     if options.jobs_namespace:
