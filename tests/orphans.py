@@ -33,22 +33,23 @@ def main() -> None:
 
 def choose_mark() -> int:
     """A new mark for this process: a limit of its resident memory, which Linux keeps but does not enforce.
-    Without rights a limit can only be lowered, so the mark of a run within a run is lower."""
-    _, hard = resource.getrlimit(resource.RLIMIT_RSS)
-    most = 2**62 if hard == resource.RLIM_INFINITY else hard
+    The soft limit can't be above the hard one, so the mark of a run within a run is lower."""
+    limits = resource.getrlimit(resource.RLIMIT_RSS)
+    most = min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=2**62)
     return most - 1 - int.from_bytes(os.urandom(5))
 
 
 def mark_process(mark: int, *, keep_outer: bool = False) -> None:
-    """Let this process, and all that it starts, carry a mark.
+    """Let this process, and all that it starts, carry a mark, as the soft limit: a daemon that is to outlive
+    the run can raise that again without rights (`tests.cluster.bed.process`).
 
     Args:
         mark: the mark.
         keep_outer: keep also the mark that this process carries already, as the hard limit. Workers of xdist
             so keep the mark of their run.
     """
-    _, hard = resource.getrlimit(resource.RLIMIT_RSS)
-    resource.setrlimit(resource.RLIMIT_RSS, (mark, hard if keep_outer else mark))
+    outer, hard = resource.getrlimit(resource.RLIMIT_RSS)
+    resource.setrlimit(resource.RLIMIT_RSS, (mark, outer if keep_outer else hard))
 
 
 def find_processes(mark: int) -> set[int]:

@@ -113,3 +113,25 @@ if not os.fork():
         assert orphans.find_processes(mark) == {daemon}
         orphans.kill_processes({daemon})
     until(lambda: not orphans.find_processes(mark), "it has ended")
+
+
+def test_a_daemon_of_the_test_cluster_outlives_the_run(tmp_path: Path) -> None:
+    """A test may start the kubelet of a running cluster again, which neither is killed with the run nor
+    counts as left over, whatever rights the run has."""
+    mark = orphans.choose_mark()
+    program = f"""
+from pathlib import Path
+from tests import orphans
+from tests.cluster.bed.process import Daemon
+orphans.mark_process({mark})
+daemon = Daemon("sleeper", ("sleep", "600"), Path({str(tmp_path)!r}))
+daemon.start()
+print(daemon.pid, flush=True)
+"""
+    started = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    try:
+        assert int(started.stdout) not in orphans.find_processes(mark)
+    finally:
+        psutil.Process(int(started.stdout)).kill()

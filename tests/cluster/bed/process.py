@@ -73,7 +73,9 @@ class Daemon:
         self.log.parent.mkdir(exist_ok=True)
         # The shell leaves at once, so the daemon is nobody's child: no one has to wait for it.
         # It outlives the test run, so it does not carry the run's mark (`tests.orphans`).
-        script = 'ulimit -m unlimited; log=$1; shift; setsid "$@" >>"$log" 2>&1 </dev/null & echo $!'
+        script = (
+            'ulimit -S -m "$(ulimit -H -m)"; log=$1; shift; setsid "$@" >>"$log" 2>&1 </dev/null & echo $!'
+        )
         started = subprocess.run(
             ["sh", "-c", script, "sh", str(self.log), *self.enter, *self.command],
             check=True,
