@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import ipaddress
 import json
 import tempfile
 import time
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -40,6 +42,8 @@ RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 _NETWORK = (resources.NETWORK_POLICIES, resources.PODS)
 RBAC = "rbac.authorization.k8s.io/v1"
 READY_SECONDS = 240
+_ESTABLISHED = "01"
+"""State of a connection in ``/proc/PID/net/tcp``."""
 STEPS_FOR_EVER = """
 import time
 from edl_workflows.training import connect
@@ -345,6 +349,24 @@ def keeps_strangers_out(here: Installed, kind: Kind, name: str) -> None:
         for port in (names.MASTER_PORT, *names.NODE_PORTS["ps"], names.AGENT_PORT, 22270):
             assert all(admits(policies, source, target, port) for source in own)
             assert not any(admits(policies, source, target, port) for source in strangers)
+
+
+def count_api_connections(namespace: str, pod: str) -> int:
+    """How many connections to the API server a pod of this machine holds."""
+    variables = {names.ENV_NAMESPACE: namespace, names.ENV_POD_NAME: pod}
+    process = next(
+        process
+        for process in psutil.process_iter(["environ"])
+        if variables.items() <= (process.info["environ"] or {}).items()
+    )
+    environment = process.environ()
+    address = ipaddress.IPv4Address(environment["KUBERNETES_SERVICE_HOST"])
+    server = (
+        f"{int.from_bytes(address.packed, 'little'):08X}:{int(environment['KUBERNETES_SERVICE_PORT']):04X}"
+    )
+    # The table is of the pod's own network.
+    rows = [line.split() for line in Path(f"/proc/{process.pid}/net/tcp").read_text().splitlines()[1:]]
+    return sum(remote.endswith(server) and state == _ESTABLISHED for _, _, remote, state, *_ in rows)
 
 
 def wait_in_vain(cluster: Cluster, handle: Handle) -> None:

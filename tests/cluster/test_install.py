@@ -38,6 +38,7 @@ from tests.cluster.installed import (
     Installed,
     allowed,
     apply,
+    count_api_connections,
     here,
     job,
     keeps_strangers_out,
@@ -169,9 +170,12 @@ def test_a_job_lives_no_longer_than_it_says(here: Installed, pipeline: Cluster) 
 
 def test_the_other_replica_takes_over(here: Installed, pipeline: Cluster) -> None:
     """The leader's pod is killed while a job is suspended. The other replica continues, a job submitted in
-    the meantime runs, and Events of the first leader are counted up and not repeated."""
+    the meantime runs, and Events of the first leader are counted up and not repeated. The job's master holds
+    at most two connections to the API server."""
     first = SubmittedJob.submit(pipeline, job(here.bed, "before"))
     first.wait_step(1, PATIENCE)
+    (master,) = first.running(names.MASTER_TYPE)
+    assert 0 < count_api_connections(here.jobs, master) <= 2
     first.run(SUSPEND, SuspendRequest(name=first.name), PATIENCE)
     first.run(RESUME, ResumeRequest(name=first.name), PATIENCE)
     leader = here.leader()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from edl_workflows.core.exceptions import InvalidError, NoClusterError
 from edl_workflows.runtime.kube import errors, proxies
@@ -69,6 +69,14 @@ def _no_observer(_record: RequestRecord) -> None:
     """The default: requests are not observed."""
 
 
+class WatchOpener(Protocol):
+    """Opens watches otherwise than the `kubernetes` package."""
+
+    def open(self, request: Any) -> Any:
+        """Send a `transport.ApiRequest`; the open answer, with those methods of ``urllib3.HTTPResponse`` that
+        `transport` calls."""
+
+
 @dataclass(frozen=True, eq=False)
 class Cluster:
     """Handle of one API server with one identity; safe to use from many threads.
@@ -79,6 +87,7 @@ class Cluster:
         key: equal for two handles of the same server and identity; watches are shared by it.
         policy: retries and time-outs.
         observer: called after each request.
+        watches: opens watches; None: each has a connection of its own.
     """
 
     api_client: Any
@@ -86,6 +95,7 @@ class Cluster:
     key: str
     policy: CallPolicy = CallPolicy()
     observer: Observer = field(default=_no_observer, repr=False)
+    watches: WatchOpener | None = field(default=None, repr=False)
 
     @classmethod
     def from_kubeconfig(cls, path: str | Path | None = None, context: str | None = None) -> Self:
@@ -170,6 +180,21 @@ class Cluster:
         """The API server's URL, and the proxy on the way to it, for messages."""
         proxy = self.api_client.configuration.proxy
         return f"{self.server} through the proxy {proxy}" if proxy else self.server
+
+    @property
+    def direct(self) -> bool:
+        """Whether the API server is reached by TLS without a proxy and by its own name."""
+        configuration = self.api_client.configuration
+        renamed = configuration.tls_server_name or configuration.assert_hostname is not None
+        return self.server.startswith("https://") and not configuration.proxy and not renamed
+
+    def with_one_connection(self) -> Self:
+        """The same cluster, whose requests wait for each other, so that they need one connection.
+
+        An open watch keeps its connection, so it needs `watches`. Call this before the first request.
+        """
+        self.api_client.rest_client.pool_manager.connection_pool_kw.update(maxsize=1, block=True)
+        return self
 
     def observed_by(self, observer: Observer) -> Self:
         """The same cluster, with `observer` told of each request."""

@@ -137,6 +137,8 @@ def _send_once(cluster: Cluster, request: ApiRequest) -> Any:
 
 
 def _call(cluster: Cluster, request: ApiRequest) -> Any:
+    if request.verb == "watch" and cluster.watches is not None:
+        return cluster.watches.open(request)
     try:
         return cluster.api_client.call_api(
             request.path,

@@ -34,6 +34,7 @@ from edl_workflows.services.master.state.settings import JobSettings, Timeouts, 
 from edl_workflows.services.master.state.stored_state import StoredState
 from edl_workflows.services.master.store import StateStore
 from edl_workflows.services.master.volume_store import VolumeStore
+from edl_workflows.services.master.watch_connection import sharing_connection
 
 SUCCEEDED = 0
 FAILED = 1
@@ -162,6 +163,11 @@ def run_in_cluster(cluster: Cluster, access: JobAccess, address: ListenAddress) 
     Returns:
         The exit code.
     """
+    with sharing_connection(cluster) as sharing:
+        return _serve_job(sharing, access, address)
+
+
+def _serve_job(cluster: Cluster, access: JobAccess, address: ListenAddress) -> int:
     job = kubernetes.read_job(cluster, access.name)
     namespace = job.metadata.namespace or cluster.namespace
     settings = settings_of(job, namespace, access.timeouts)
