@@ -121,5 +121,5 @@ def test_each_call_is_a_route_of_the_table(monkeypatch: pytest.MonkeyPatch) -> N
         if route.method == "POST" and route.request is not None:
             message = route.request.model_validate_json(request.content)
             assert message.model_dump_json().encode() == request.content
-    machine = [route for route in ROUTES if issubclass(route.answer, BaseModel)]
+    machine = [route for route in ROUTES if issubclass(route.answer, BaseModel) and not route.open]
     assert sorted(route.path for route, _ in requests) == sorted(route.path for route in machine)
