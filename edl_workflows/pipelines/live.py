@@ -52,7 +52,7 @@ def measure_jobs(cluster: Cluster, jobs: Sequence[ElasticJob]) -> list[Measureme
     """The figures of each job. Few masters are asked at once, and all together for a bounded time.
 
     Raises:
-        ForbiddenError: the caller may not use the service proxy.
+        ForbiddenError: the caller may not ask any of the masters.
     """
     if not jobs:
         return []
@@ -62,18 +62,23 @@ def measure_jobs(cluster: Cluster, jobs: Sequence[ElasticJob]) -> list[Measureme
         wait(answers, BATCH_SECONDS)
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
-    return [_take_answer(job, answer) for job, answer in zip(jobs, answers, strict=True)]
+    obstacles = [_find_obstacle(answer) for answer in answers]
+    if isinstance(obstacles[0], ForbiddenError) and all(isinstance(o, ForbiddenError) for o in obstacles):
+        raise obstacles[0]
+    return [
+        Measurement(answer.result()) if obstacle is None else Measurement(status_figures(job), str(obstacle))
+        for job, answer, obstacle in zip(jobs, answers, obstacles, strict=True)
+    ]
 
 
-def _take_answer(job: ElasticJob, answer: "Future[LiveFigures]") -> Measurement:
+def _find_obstacle(answer: "Future[LiveFigures]") -> EdlError | None:
+    """Why there are no figures of a master; None if there are."""
     if answer.cancelled() or not answer.done():
-        return Measurement(status_figures(job), f"not read within {BATCH_SECONDS:.0f} s")
-    try:
-        return Measurement(answer.result())
-    except ForbiddenError:
-        raise
-    except EdlError as error:
-        return Measurement(status_figures(job), str(error))
+        return UnavailableError(f"not read within {BATCH_SECONDS:.0f} s")
+    error = answer.exception()
+    if error is None or isinstance(error, EdlError):
+        return error
+    raise error
 
 
 def read_figures(cluster: Cluster, job: ElasticJob) -> LiveFigures:

@@ -245,9 +245,13 @@ class LiveFigures(Message):
     def seconds_left(self) -> float | None:
         """Until all records are trained at the present speed; None if that is unknown."""
         left = self.records_total - self.records
-        if not self.records_total or left < 0 or (left and not self.records_per_second):
+        if not self.records_total or left < 0:
             return None
-        return left / self.records_per_second if left else 0.0
+        try:
+            seconds = left / self.records_per_second if left else 0.0
+        except (ZeroDivisionError, OverflowError):
+            return None
+        return seconds if math.isfinite(seconds) else None
 
     @property
     def loss(self) -> float | None:

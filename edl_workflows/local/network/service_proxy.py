@@ -9,7 +9,7 @@ from collections.abc import Callable
 import httpx
 from starlette.responses import Response
 
-from edl_workflows.local.apiserver.errors import ApiError
+from edl_workflows.local.apiserver.errors import ApiError, bad_request
 from edl_workflows.local.apiserver.subresources import ProxyRequest
 from edl_workflows.local.network.ports import LOOPBACK
 
@@ -34,14 +34,18 @@ class ServiceProxy:
         """What the pod answers.
 
         Raises:
-            ApiError: 502, it answers at too great length; 503, there is none, or it does not answer.
+            ApiError: 400, the path can't be forwarded; 502, it answers at too great length; 503, there is
+                none, or it does not answer.
         """
         host_port = self._find_port(request.namespace, request.service, request.port)
         if host_port is None:
             raise _unavailable(f'no endpoints available for service "{request.service}"')
-        url = httpx.URL(f"http://{LOOPBACK}:{host_port}").copy_with(
-            path=request.path, query=request.query.encode() or None
-        )
+        try:
+            url = httpx.URL(f"http://{LOOPBACK}:{host_port}").copy_with(
+                path=request.path, query=request.query.encode() or None
+            )
+        except httpx.InvalidURL as error:
+            raise bad_request(f"the path or the query can't be forwarded: {error}") from error
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await _get(url, request.accept)
@@ -57,7 +61,7 @@ def _unavailable(message: str) -> ApiError:
 
 async def _get(url: httpx.URL, accept: str) -> Response:
     body = bytearray()
-    headers = {"accept": accept, "accept-encoding": "identity"}
+    headers = {b"accept": accept.encode("latin-1"), b"accept-encoding": b"identity"}
     async with (
         # The scheme is always http. Otherwise each client would load the machine's certificates.
         httpx.AsyncClient(verify=False, trust_env=False, timeout=ANSWER_SECONDS) as client,  # noqa: S501
@@ -67,6 +71,7 @@ async def _get(url: httpx.URL, accept: str) -> Response:
             body += chunk
             if len(body) > MAX_ANSWER_BYTES:
                 raise ApiError(502, "BadGateway", f"the answer has more than {MAX_ANSWER_BYTES} bytes")
+    answer.headers.encoding = "latin-1"  # as Starlette encodes them again
     kept = ("content-type", "content-encoding")
     forwarded = {name: answer.headers[name] for name in kept if name in answer.headers}
     return Response(bytes(body), answer.status_code, forwarded)

@@ -6,6 +6,7 @@ ManifestError, InvalidError, UnavailableError. Calls that can be repeated are, o
 connections. Watching is in `watch`.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ import stamina
 
 from edl_workflows.core.exceptions import (
     ConflictError,
-    EdlError,
     InvalidError,
     NotFoundError,
     UnavailableError,
@@ -334,27 +334,29 @@ def read_service(cluster: Cluster, address: ServiceAddress, action: str) -> byte
         action,
         read_seconds=SERVICE_SECONDS,
     )
-    try:
-        response = transport.open_stream(cluster, request)
-    except EdlError as error:
-        if (code := errors.foreign_code(error)) is not None:
-            raise UnavailableError(
-                f"cannot {action}: the program behind the Service answers {code}"
-            ) from error
-        raise
+    response = transport.open_foreign(cluster, request)
+    with contextlib.closing(response), errors.mapping_errors(action, cluster.route):
+        body = _read_bounded(response, action)
+    if response.status == 200:
+        return body
+    status = errors.parse_status(body)
+    if status.get("kind") != "Status":
+        raise UnavailableError(f"cannot {action}: the program behind the Service answers {response.status}")
+    raise errors.of_status({**status, "code": response.status}, action)
+
+
+def _read_bounded(response: Any, action: str) -> bytes:
+    """The body of an answer, whoever wrote it."""
     deadline = time.monotonic() + SERVICE_SECONDS
     body = bytearray()
-    try:
-        with errors.mapping_errors(action, cluster.route):
-            for chunk in response.stream(MAX_SERVICE_BYTES, decode_content=True):
-                body += chunk
-                if len(body) > MAX_SERVICE_BYTES or time.monotonic() > deadline:
-                    raise UnavailableError(
-                        f"cannot {action}: the answer is longer than {MAX_SERVICE_BYTES} bytes, or takes "
-                        f"more than {SERVICE_SECONDS:.0f} s"
-                    )
-    finally:
-        response.close()
+    # `read1` returns what has arrived. `stream` waits for more, as long as a byte comes now and then.
+    while chunk := response.read1(MAX_SERVICE_BYTES, decode_content=False):
+        body += chunk
+        if len(body) > MAX_SERVICE_BYTES or time.monotonic() > deadline:
+            raise UnavailableError(
+                f"cannot {action}: the answer is longer than {MAX_SERVICE_BYTES} bytes, or takes "
+                f"more than {SERVICE_SECONDS:.0f} s"
+            )
     return bytes(body)
 
 

@@ -110,17 +110,6 @@ def of_status(status: Mapping[str, Any], action: str) -> EdlError:
     return _of_code(int(status.get("code") or 500), status, action)
 
 
-def foreign_code(error: EdlError) -> int | None:
-    """The HTTP status with which a program behind the API server's proxy refused a request; None if the API
-    server itself refused it, or nobody answered."""
-    from kubernetes.client.exceptions import ApiException
-
-    cause = error.__cause__
-    if not isinstance(cause, ApiException) or not cause.status:
-        return None
-    return None if parse_status(cause.body).get("kind") == "Status" else int(cause.status)
-
-
 def parse_status(body: Any) -> dict[str, Any]:
     """The ``metav1.Status`` in an error's body; for any other body, a status with its text as the message."""
     text = body.decode("utf-8", "replace") if isinstance(body, bytes) else str(body or "")

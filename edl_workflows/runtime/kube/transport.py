@@ -80,6 +80,31 @@ def open_stream(cluster: Cluster, request: ApiRequest) -> Any:
         return _send_once(cluster, request)
 
 
+def open_foreign(cluster: Cluster, request: ApiRequest) -> Any:
+    """Send a GET once, which the API server passes on to a program, and return the open
+    ``urllib3.HTTPResponse`` whatever its code is; the caller reads and closes it.
+
+    The client would read the body of a refusal to its end, which a program need not reach.
+    """
+    import urllib3
+
+    api_client = cluster.api_client
+    headers = {**api_client.default_headers, "Accept": request.accept}
+    timeout = urllib3.Timeout(
+        connect=CONNECT_SECONDS, read=request.read_seconds or cluster.policy.read_seconds
+    )
+    with errors.mapping_errors(request.action, cluster.route):
+        api_client.update_params_for_auth(headers, [], ["BearerToken"])
+        return api_client.rest_client.pool_manager.request(
+            "GET",
+            f"{cluster.server}{request.path}",
+            headers=headers,
+            timeout=timeout,
+            preload_content=False,
+            redirect=False,
+        )
+
+
 def _retried(cluster: Cluster, request: ApiRequest, once: Callable[[], Any]) -> Any:
     def on(error: Exception) -> bool | float:
         return retry_after(error, idempotent=request.idempotent)

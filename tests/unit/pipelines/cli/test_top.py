@@ -8,11 +8,12 @@ from io import BytesIO
 from typing import Any
 
 import pytest
-from kubernetes.client.exceptions import ApiException
 from rich.console import Console
 from urllib3.response import HTTPResponse
 
+from edl_workflows.core.exceptions import ForbiddenError
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob
+from edl_workflows.core.protocol.training import LiveFigures
 from edl_workflows.pipelines import live
 from edl_workflows.pipelines.cli.jobs.top import render_table
 from edl_workflows.pipelines.cli.output import Table
@@ -63,24 +64,16 @@ def edl(server: ApiServerProcess, cluster: Cluster, capsys: pytest.CaptureFixtur
 @pytest.fixture
 def masters(monkeypatch: pytest.MonkeyPatch) -> Masters:
     """Lets the API server's service proxy answer this to all; returns the list of the paths asked for."""
-    call = transport._call
 
     def answer_all(answer: Answer) -> list[str]:
         paths: list[str] = []
 
-        def answer_proxied(cluster: Cluster, request: transport.ApiRequest) -> Any:
-            if request.plural != "services/proxy":
-                return call(cluster, request)
+        def answer_proxied(_cluster: Cluster, request: transport.ApiRequest) -> HTTPResponse:
             paths.append(request.path)
             code, document = answer
-            response = HTTPResponse(
-                BytesIO(json.dumps(document).encode()), status=code, preload_content=False
-            )
-            if code >= 400:
-                raise ApiException(http_resp=response)
-            return response
+            return HTTPResponse(BytesIO(json.dumps(document).encode()), status=code, preload_content=False)
 
-        monkeypatch.setattr(transport, "_call", answer_proxied)
+        monkeypatch.setattr(transport, "open_foreign", answer_proxied)
         return paths
 
     return answer_all
@@ -209,6 +202,35 @@ def test_few_masters_are_asked_at_once(
     assert len(measured) == len(jobs)
     assert all(m.obstacle and m.figures is None for m in measured)
     assert len(asked) <= live.AT_ONCE
+
+
+def test_masters_that_may_be_asked_are_asked(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Role may name the masters of some jobs, and a program behind a Service may answer as an API server
+    that refuses the request: of other jobs there are live figures all the same."""
+
+    def answer(_cluster: Cluster, address: client.ServiceAddress, _action: str) -> bytes:
+        if "-theirs-" in address.service:
+            raise ForbiddenError("not theirs")
+        return json.dumps(FIGURES).encode()
+
+    monkeypatch.setattr(client, "read_service", answer)
+    jobs = [ElasticJob.parse(elastic_job(name)) for name in ("theirs", "mine")]
+    theirs, mine = live.measure_jobs(cluster, jobs)
+    assert "not theirs" in theirs.obstacle
+    assert not mine.obstacle
+    with pytest.raises(ForbiddenError):
+        live.measure_jobs(cluster, jobs[:1])
+
+
+@pytest.mark.parametrize(
+    ("total", "speed", "left"),
+    [(10, 2.0, 3.0), (4, 0.0, 0.0), (10, 0.0, None), (10**400, 2.0, None), (9, 1e-320, None), (3, 2.0, None)],
+    ids=["some", "none", "stands still", "too many", "too slow", "more than all"],
+)
+def test_the_remaining_time_is_a_number_or_unknown(total: int, speed: float, left: float | None) -> None:
+    """No figures of a job keep the others from being shown."""
+    figures = LiveFigures(time=1.0, records=4, records_total=total, records_per_second=speed)
+    assert figures.seconds_left == left
 
 
 def test_the_screen_shows_what_fits() -> None:
