@@ -31,7 +31,7 @@ from edl_workflows.runtime.kube import client, events, logs, resources
 from edl_workflows.runtime.kube.client import DeletionOptions
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import Object
-from edl_workflows.services.master.config_map_store import ConfigMapStore
+from edl_workflows.services.master.stores.config_maps import ConfigMapStore
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.wait import until
 from tests.cluster.installed import (

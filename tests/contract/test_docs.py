@@ -21,11 +21,11 @@ from edl_workflows.pipelines.cli.root import app
 from edl_workflows.pipelines.stages.catalog import STAGES
 from edl_workflows.services.agent import command as agent
 from edl_workflows.services.master.app import create_app
-from edl_workflows.services.master.file_store import FileStore
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.standalone import StandaloneBackend, add_plan_routes
 from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.settings import JobSettings
+from edl_workflows.services.master.stores.file import FileStore
 from edl_workflows.training import addresses
 from tests.cases.kinds import KIND_CASES
 

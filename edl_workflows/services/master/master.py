@@ -24,7 +24,7 @@ from edl_workflows.services.master.state.messages import find_node
 from edl_workflows.services.master.state.stored_state import JobRecord
 from edl_workflows.services.master.state.training_messages import StoreUse
 from edl_workflows.services.master.state.transitions import settle_job
-from edl_workflows.services.master.store import StateStore
+from edl_workflows.services.master.stores.port import StateStore
 
 TICK = 1.0
 """Seconds between two checks of time-outs."""

@@ -21,9 +21,7 @@ from edl_workflows.services.master import kubernetes
 from edl_workflows.services.master.app import create_app
 from edl_workflows.services.master.autoscaler import JobAutoscaler
 from edl_workflows.services.master.brain import BrainAccess, BrainClient, JobIdentity
-from edl_workflows.services.master.config_map_store import ConfigMapStore
 from edl_workflows.services.master.effects import Effects, MasterBackend
-from edl_workflows.services.master.file_store import FileStore
 from edl_workflows.services.master.master import Master, WriteUrgency
 from edl_workflows.services.master.optimizers import BrainService, Optimizers
 from edl_workflows.services.master.standalone import StandaloneBackend, add_plan_routes
@@ -32,8 +30,10 @@ from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.nodes import leaving_steps
 from edl_workflows.services.master.state.settings import JobSettings, Timeouts, settings_of
 from edl_workflows.services.master.state.stored_state import StoredState
-from edl_workflows.services.master.store import StateStore
-from edl_workflows.services.master.volume_store import VolumeStore
+from edl_workflows.services.master.stores.config_maps import ConfigMapStore
+from edl_workflows.services.master.stores.file import FileStore
+from edl_workflows.services.master.stores.port import StateStore
+from edl_workflows.services.master.stores.volume import VolumeStore
 from edl_workflows.services.master.watch_connection import sharing_connection
 
 SUCCEEDED = 0

@@ -195,9 +195,8 @@ def install(
 ) -> None:
     """Print the manifests of an installation: `edl install --image … --print | kubectl apply -f -`.
 
-    They contain the definitions, a namespace, permissions, and the controller with its metrics Service,
-    NetworkPolicy and PodDisruptionBudget. To upgrade, apply the manifests of the newer version. To uninstall,
-    delete those of `--crds without`: deleting a definition deletes every job of its kind in the cluster.
+    They contain the definitions, a namespace, permissions and the controller. To upgrade, apply the new ones.
+    To uninstall, delete those of `--crds without`: deleting a definition deletes every job of its kind.
     """
     from edl_workflows.pipelines.install.crds import render_yaml
     from edl_workflows.pipelines.install.manifests import installation_manifests

@@ -8,7 +8,6 @@ from edl_workflows.core.exceptions import EdlError, UnavailableError
 from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanSpec
 from edl_workflows.core.scaling.dlrover.ps_stages import StageProgress
 from edl_workflows.runtime.kube.events import EventNote
-from edl_workflows.services.master.file_store import FileStore
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.standalone import parse_nodes
 from edl_workflows.services.master.state.autoscale import autoscale_state
@@ -17,6 +16,7 @@ from edl_workflows.services.master.state.nodes.pod_requests import PodRequest
 from edl_workflows.services.master.state.nodes.registry import JobNode
 from edl_workflows.services.master.state.rollouts.rollout import Rollout
 from edl_workflows.services.master.state.settings import JobSettings
+from edl_workflows.services.master.stores.file import FileStore
 
 SPEC = ScalePlanSpec(owner_job="job", replica_resource_specs={"worker": ReplicaResourceSpec(replicas=2)})
 

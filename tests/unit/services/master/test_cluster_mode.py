@@ -20,10 +20,10 @@ from edl_workflows.core.protocol.nodes import Usage
 from edl_workflows.services.master import master as module
 from edl_workflows.services.master.autoscaler import JobAutoscaler
 from edl_workflows.services.master.brain import BrainAccess, BrainClient, JobIdentity
-from edl_workflows.services.master.file_store import FileStore
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.optimizers import Optimizers
 from edl_workflows.services.master.state.settings import AutoscalingSettings, JobSettings, RoleSettings
+from edl_workflows.services.master.stores.file import FileStore
 from tests.unit.services.master.simulated_job import SimulatedJob
 
 SIZE = NodeResource(cpu="4", memory="4Gi")

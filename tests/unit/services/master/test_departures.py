@@ -13,10 +13,10 @@ from fastapi import FastAPI
 from edl_workflows.core.exceptions import ConflictError
 from edl_workflows.services.master import server
 from edl_workflows.services.master.autoscaler import JobAutoscaler
-from edl_workflows.services.master.file_store import FileStore
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.server import INTERRUPTED, ListenAddress, MasterParts, serve_master
 from edl_workflows.services.master.state.nodes import leaving_steps
+from edl_workflows.services.master.stores.file import FileStore
 from tests.unit.services.master.fake_backend import FakeBackend
 from tests.unit.services.master.simulated_job import SimulatedJob
 from tests.unit.services.master.state.test_leaving import CHIEF, leave, training

@@ -11,7 +11,6 @@ import structlog
 from edl_workflows.core.exceptions import ForbiddenError, UnavailableError
 from edl_workflows.core.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.services.master.effects import UNREPORTED_SECONDS, Effects
-from edl_workflows.services.master.file_store import FileStore
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.shards.snapshot import JobPosition
 from edl_workflows.services.master.standalone import parse_nodes
@@ -27,6 +26,7 @@ from edl_workflows.services.master.state.settings import JobSettings
 from edl_workflows.services.master.state.stored_state import StepProgress
 from edl_workflows.services.master.state.transitions import settle_job
 from edl_workflows.services.master.status_pace import REPORT_SECONDS
+from edl_workflows.services.master.stores.file import FileStore
 from tests.unit.services.master.fake_backend import SPEC, Clock, FakeBackend, make_decided_master
 
 

@@ -8,7 +8,6 @@ from edl_workflows.core.exceptions import ForbiddenError, UnavailableError
 from edl_workflows.core.jobs.elastic_job.separate_copies import NO_GROUP
 from edl_workflows.core.protocol.cluster import OWN_CHECKPOINT, CheckpointRef
 from edl_workflows.services.master.effects import Effects
-from edl_workflows.services.master.file_store import FileStore
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.standalone import parse_nodes
 from edl_workflows.services.master.state.checkpoints import Checkpoints, FailedSaves
@@ -17,6 +16,7 @@ from edl_workflows.services.master.state.nodes.hang import Hangs
 from edl_workflows.services.master.state.nodes.hang_report import HangReport, NodeStacks
 from edl_workflows.services.master.state.settings import JobSettings
 from edl_workflows.services.master.state.versions.cluster_versions import ClusterVersion, report_trained
+from edl_workflows.services.master.stores.file import FileStore
 from tests.unit.services.master.fake_backend import Clock, FakeBackend, make_decided_master
 
 

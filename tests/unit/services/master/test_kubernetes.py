@@ -24,8 +24,6 @@ from edl_workflows.core.kubernetes import lost_pods, names, pod_state
 from edl_workflows.pipelines.install.crds import crd_of_kind
 from edl_workflows.runtime.kube import client, resources
 from edl_workflows.runtime.kube.connect import Cluster
-from edl_workflows.services.master.config_map_store import ConfigMapStore
-from edl_workflows.services.master.file_store import FileStore
 from edl_workflows.services.master.kubernetes import ClusterWatch, KubernetesBackend, observe_pod, read_job
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.server import store_of
@@ -36,6 +34,8 @@ from edl_workflows.services.master.state.nodes.registry import ExitReason, JobNo
 from edl_workflows.services.master.state.observations import ObservedPod, PodPhase
 from edl_workflows.services.master.state.rollouts.rollout import start_rollout
 from edl_workflows.services.master.state.settings import Timeouts, settings_of
+from edl_workflows.services.master.stores.config_maps import ConfigMapStore
+from edl_workflows.services.master.stores.file import FileStore
 from tests import local_cluster
 
 NODES = {

@@ -26,13 +26,13 @@ from edl_workflows.core.scaling.dlrover.resources import (
 from edl_workflows.core.scaling.dlrover.samples import JobSample, NodeSample
 from edl_workflows.services.master import optimizers as module
 from edl_workflows.services.master.autoscaler import JobAutoscaler
-from edl_workflows.services.master.file_store import FileStore
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.optimizers import Optimizers
 from edl_workflows.services.master.state.autoscale.autoscale_steps import OptimizerRequest
 from edl_workflows.services.master.state.job_result import TrainingResult
 from edl_workflows.services.master.state.settings import AutoscalingSettings, JobSettings
 from edl_workflows.services.master.state.settings import RoleSettings as MasterRole
+from edl_workflows.services.master.stores.file import FileStore
 from tests.unit.services.master.simulated_job import SimulatedJob
 
 SIZE = NodeSize(4.0, 4_096.0)

@@ -10,13 +10,13 @@ import pytest
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.protocol.datasets import DatasetParams, LeaseRequest
 from edl_workflows.core.protocol.nodes import NodeRef, ProcessReport, ProcessState, Registration
-from edl_workflows.services.master.file_store import FileStore
 from edl_workflows.services.master.server import load_state
 from edl_workflows.services.master.standalone import parse_nodes
 from edl_workflows.services.master.state import messages
 from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.settings import JobSettings
 from edl_workflows.services.master.state.transitions import settle_job
+from edl_workflows.services.master.stores.file import FileStore
 
 SETTINGS = JobSettings("mnist", "default", parse_nodes("worker=1"))
 NODE = NodeRef(type="worker", id=0)

@@ -14,11 +14,11 @@ from fastapi import FastAPI
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol.routes import STANDALONE_ROUTES
 from edl_workflows.services.master.app import create_app
-from edl_workflows.services.master.file_store import FileStore
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.standalone import StandaloneBackend, add_plan_routes, parse_nodes
 from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.settings import JobSettings
+from edl_workflows.services.master.stores.file import FileStore
 
 
 def plan(**changed: object) -> bytes:

@@ -17,12 +17,12 @@ from edl_workflows.runtime.kube import client, resources
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import Scope
 from edl_workflows.services.master import config_map_store
-from edl_workflows.services.master.config_map_store import ConfigMapStore
 from edl_workflows.services.master.server import load_state
 from edl_workflows.services.master.standalone import parse_nodes
 from edl_workflows.services.master.state.settings import JobSettings
-from edl_workflows.services.master.store import HEAD_FORMAT, StateStore
-from edl_workflows.services.master.volume_store import VolumeStore
+from edl_workflows.services.master.stores.config_maps import ConfigMapStore
+from edl_workflows.services.master.stores.port import HEAD_FORMAT, StateStore
+from edl_workflows.services.master.stores.volume import VolumeStore
 from tests import local_cluster
 from tests.unit.services.master.served_master import GatedStore
 

@@ -1,5 +1,4 @@
-"""The port of the master's state. `config_map_store.py` keeps it in ConfigMaps, `volume_store.py` on a
-volume, `file_store.py` in the file of a standalone master.
+"""What every store of a master's state does, and the head of its snapshots.
 
 A *snapshot* is a whole document with a head that has its checksum, so that a document that is torn or damaged
 is noticed. `edl_workflows.services.master.master` decides when to write.

@@ -25,7 +25,7 @@ from edl_workflows.core.kubernetes import names
 from edl_workflows.runtime.kube import client, resources
 from edl_workflows.runtime.kube.client import DeletionOptions
 from edl_workflows.runtime.kube.connect import Cluster
-from edl_workflows.services.master.store import SnapshotHead, checksum_of, parse_head
+from edl_workflows.services.master.stores.port import SnapshotHead, checksum_of, parse_head
 
 CLAIMS = 20
 """Attempts to take the ConfigMap over from a master that writes it, about once a second."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from edl_workflows.core.exceptions import ConflictError, InvalidError, UnavailableError
-from edl_workflows.services.master.store import SnapshotHead, StateStore, checksum_of, parse_head
+from edl_workflows.services.master.stores.port import SnapshotHead, StateStore, checksum_of, parse_head
 
 log = structlog.get_logger(__name__)
 
