@@ -16,10 +16,10 @@ from edl_workflows.core.kubernetes import names
 from edl_workflows.runtime.kube import client, resources
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import Scope
-from edl_workflows.services.master import config_map_store
 from edl_workflows.services.master.server import load_state
 from edl_workflows.services.master.standalone import parse_nodes
 from edl_workflows.services.master.state.settings import JobSettings
+from edl_workflows.services.master.stores import config_maps
 from edl_workflows.services.master.stores.config_maps import ConfigMapStore
 from edl_workflows.services.master.stores.port import HEAD_FORMAT, StateStore
 from edl_workflows.services.master.stores.volume import VolumeStore
@@ -63,7 +63,7 @@ def state_map(cluster: Cluster, test: str, owners: list[dict[str, Any]] | None =
     return job
 
 
-def config_maps(cluster: Cluster, job: str) -> dict[str, dict[str, str]]:
+def stored_config_maps(cluster: Cluster, job: str) -> dict[str, dict[str, str]]:
     """The data of a job's ConfigMaps by name."""
     every = client.list_objects(cluster, Scope(resources.CONFIG_MAPS, cluster.namespace)).items
     return {
@@ -78,19 +78,19 @@ def config_map_place(cluster: Cluster, test: str) -> StorePlace:
     name = names.state_config_map_name(job)
 
     def change(where: str, key: str, before: str, after: str) -> None:
-        text = config_maps(cluster, job)[where][key]
+        text = stored_config_maps(cluster, job)[where][key]
         assert before in text
         body = {"data": {key: text.replace(before, after, 1)}}
         client.patch(cluster, resources.CONFIG_MAPS, where, body)
 
     def damage() -> None:
-        head = json.loads(config_maps(cluster, job)[name][names.STATE_HEAD_KEY])
+        head = json.loads(stored_config_maps(cluster, job)[name][names.STATE_HEAD_KEY])
         change((head["parts"] or [name])[-1], names.STATE_KEY, "}", "]")
 
     def renumber() -> None:
         change(name, names.STATE_HEAD_KEY, f'"format":{HEAD_FORMAT}', '"format":7')
 
-    in_parts = len(OLD) > config_map_store.PART_BYTES
+    in_parts = len(OLD) > config_maps.PART_BYTES
     return StorePlace(lambda: ConfigMapStore(cluster, job), damage, renumber, in_parts)
 
 
@@ -115,7 +115,7 @@ def volume_place(folder: Path) -> StorePlace:
 @pytest.fixture(params=["config map", "config maps", "volume"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StorePlace:
     if request.param == "config maps":
-        monkeypatch.setattr(config_map_store, "PART_BYTES", 30)
+        monkeypatch.setattr(config_maps, "PART_BYTES", 30)
     if request.param == "volume":
         monkeypatch.setattr(VolumeStore, "capacity", 1000)
         return volume_place(tmp_path)
@@ -288,7 +288,7 @@ def test_a_config_map_of_the_version_before_is_read(cluster: Cluster, request: p
     store = ConfigMapStore(cluster, job)
     assert store.load() == document
     store.save(NEW)
-    assert config_maps(cluster, job)[name][names.STATE_KEY].encode() == NEW
+    assert stored_config_maps(cluster, job)[name][names.STATE_KEY].encode() == NEW
     written = {"metadata": annotations, "data": {names.STATE_KEY: document.decode()}}
     client.patch(cluster, resources.CONFIG_MAPS, name, written)
 
@@ -299,13 +299,13 @@ def test_the_version_before_refuses_a_state_in_parts(
     cluster: Cluster, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It reads `state` only. That is no JSON and not empty, so that it does not begin the job anew."""
-    monkeypatch.setattr(config_map_store, "PART_BYTES", 30)
+    monkeypatch.setattr(config_maps, "PART_BYTES", 30)
     job = state_map(cluster, request.node.name)
     store = ConfigMapStore(cluster, job)
     store.load()
     store.save(OLD)
 
-    state = config_maps(cluster, job)[names.state_config_map_name(job)][names.STATE_KEY]
+    state = stored_config_maps(cluster, job)[names.state_config_map_name(job)][names.STATE_KEY]
     assert state
     with pytest.raises(ValueError, match="Expecting value"):
         json.loads(state)
@@ -328,7 +328,7 @@ def test_parts_exist_as_long_as_they_are_needed(
     store.save(larger)
     store.save(large)
 
-    parts = config_maps(cluster, job)
+    parts = stored_config_maps(cluster, job)
     assert parts.keys() == {state, *(f"{state}-{part}" for part in ("a0", "a1", "a2", "b0", "b1"))}
     assert all(len(data[names.STATE_KEY].encode()) <= 900_000 for data in parts.values())
     part = client.get(cluster, resources.CONFIG_MAPS, f"{state}-a0")
@@ -336,9 +336,9 @@ def test_parts_exist_as_long_as_they_are_needed(
     store = ConfigMapStore(cluster, job)
     assert store.load() == large
     store.save(large)
-    assert f"{state}-a2" not in config_maps(cluster, job)
+    assert f"{state}-a2" not in stored_config_maps(cluster, job)
     store.save(OLD)
-    assert config_maps(cluster, job).keys() == {state}
+    assert stored_config_maps(cluster, job).keys() == {state}
     assert ConfigMapStore(cluster, job).load() == OLD
 
 
