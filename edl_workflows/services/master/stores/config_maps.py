@@ -165,13 +165,14 @@ class ConfigMapStore:
         for _ in range(CLAIMS):
             with contextlib.suppress(AlreadyExistsError, ConflictError, NotFoundError):
                 version = self._part_versions.pop(name, "") or self._find_version(name)
+                manifest = self._part_manifest(name, text)
                 if version:
-                    # With the owner, the first write of a master changes the version even of an equal part.
-                    metadata = {"resourceVersion": version, "annotations": self._claim}
-                    body = {"metadata": metadata, "data": {names.STATE_KEY: text}}
-                    part = client.patch(self._cluster, resources.CONFIG_MAPS, name, body)
+                    # With the claim, the first write of a master changes the version even of an equal part. A
+                    # part of a former job of this name gets this job as its owner.
+                    manifest["metadata"]["resourceVersion"] = version
+                    part = client.patch(self._cluster, resources.CONFIG_MAPS, name, manifest)
                 else:
-                    part = client.create(self._cluster, self._part_manifest(name, text))
+                    part = client.create(self._cluster, manifest)
                 self._part_versions[name] = part["metadata"]["resourceVersion"]
                 return
             self._check_owner()

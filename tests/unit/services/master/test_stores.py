@@ -63,6 +63,13 @@ def state_map(cluster: Cluster, test: str, owners: list[dict[str, Any]] | None =
     return job
 
 
+def make_owner(cluster: Cluster, name: str) -> dict[str, Any]:
+    """Create a Secret. Return a reference to it as a controller."""
+    secret = client.create(cluster, {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}})
+    uid = secret["metadata"]["uid"]
+    return {"apiVersion": "v1", "kind": "Secret", "name": name, "uid": uid, "controller": True}
+
+
 def stored_config_maps(cluster: Cluster, job: str) -> dict[str, dict[str, str]]:
     """The data of a job's ConfigMaps by name."""
     every = client.list_objects(cluster, Scope(resources.CONFIG_MAPS, cluster.namespace)).items
@@ -314,15 +321,17 @@ def test_the_version_before_refuses_a_state_in_parts(
 def test_parts_exist_as_long_as_they_are_needed(
     cluster: Cluster, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A large state and the one before it are in parts below 1 MiB, which have the owner of the state; parts
-    that neither has are deleted, and all of them when the state is small again."""
-    owner = {"apiVersion": "v1", "kind": "Secret", "name": "owner", "controller": True}
-    metadata = {"name": f"owner-{abs(hash(request.node.name))}"}
-    secret = client.create(cluster, {"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
-    owner |= {"name": secret["metadata"]["name"], "uid": secret["metadata"]["uid"]}
+    """A large state and the one before it are in parts below 1 MiB, which have the owner of the state, also
+    one that a former job of this name left; parts that neither has are deleted, and all of them when the state
+    is small again."""
+    former, owner = (
+        make_owner(cluster, f"{word}-{abs(hash(request.node.name))}") for word in ("former", "owner")
+    )
     job = state_map(cluster, request.node.name, [owner])
     state = names.state_config_map_name(job)
     large, larger = (json.dumps({"text": "€" * (size // 3)}, ensure_ascii=False).encode() for size in SIZES)
+    metadata = {"name": f"{state}-a0", "ownerReferences": [former]}
+    client.create(cluster, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
     store = ConfigMapStore(cluster, job)
     store.load()
     store.save(larger)
