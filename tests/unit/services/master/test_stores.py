@@ -322,8 +322,8 @@ def test_parts_exist_as_long_as_they_are_needed(
     cluster: Cluster, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large state and the one before it are in parts below 1 MiB, which have the owner of the state, also
-    one that a former job of this name left; parts that neither has are deleted, and all of them when the state
-    is small again."""
+    one that a former job of this name left. Parts that neither has are deleted, and all of them when the
+    state is small again."""
     former, owner = (
         make_owner(cluster, f"{word}-{abs(hash(request.node.name))}") for word in ("former", "owner")
     )
