@@ -18,6 +18,9 @@ import structlog
 from edl_workflows.core.exceptions import ConflictError, InvalidError, UnavailableError
 from edl_workflows.services.master.stores.port import SnapshotHead, StateStore, checksum_of, parse_head
 
+_NOTE = "that of files "
+"""Begins the format of a note, which names the files of the state."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -44,7 +47,7 @@ class VolumeStore:
     def __init__(self, path: Path, default: StateStore) -> None:
         self._path = path
         self._default = default
-        self._note = json.dumps({"format": f"that of files {path}.*"}).encode()
+        self._note = json.dumps({"format": f"{_NOTE}{path}.*"}).encode()
         self._newest = _Version(0, 0)
         """What this store has written last."""
         self._before: _Version | None = None
@@ -56,16 +59,17 @@ class VolumeStore:
 
     def load(self) -> bytes | None:
         elsewhere = self._default.load()
+        noted = _noted_files(elsewhere) if elsewhere is not None else ""
         with self._failures():
             self._take_term()
-            document = self._load_newest()
-            if document is None and elsewhere == self._note:
-                raise InvalidError(
-                    f"{self.place}: the state was there and is gone: mount the volume that has it, or empty "
-                    f"{self._default.place} to begin the job anew"
-                )
-        if document is None and elsewhere is not None:
-            document = elsewhere
+            # A master without the volume wrote a state after that of the volume, if there is any.
+            document = elsewhere if noted is None else self._load_newest()
+        if document is None and noted:
+            raise InvalidError(
+                f"{self._default.place}: the state is in {noted}, and none is in {self.place}: mount the "
+                "volume that has it, or empty the ConfigMap's state to begin the job anew"
+            )
+        if document is not None and noted is None:
             self.save(document)
         if elsewhere != self._note:
             self._default.save(self._note)
@@ -156,3 +160,12 @@ class VolumeStore:
             yield
         except OSError as error:
             raise UnavailableError(f"{self.place}: the state can't be kept there: {error}") from error
+
+
+def _noted_files(document: bytes) -> str | None:
+    """The files that a note in the default store names; None if the document is a state."""
+    with contextlib.suppress(ValueError):
+        noted = json.loads(document)
+        if isinstance(noted, dict) and str(noted.get("format")).startswith(_NOTE):
+            return str(noted["format"]).removeprefix(_NOTE)
+    return None

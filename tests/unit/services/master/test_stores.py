@@ -381,10 +381,26 @@ def test_the_state_moves_to_a_volume_and_stays_there(tmp_path: Path) -> None:
 
     assert VolumeStore(tmp_path / "a" / "state", config_map).load() == NEW
     shutil.rmtree(tmp_path / "a")
-    with pytest.raises(InvalidError, match="the state was there and is gone: mount the volume"):
-        VolumeStore(tmp_path / "a" / "state", config_map).load()
+    for folder in ("a", "b"):
+        with pytest.raises(
+            InvalidError, match=r"the state is in .*/a/state\.\*, and none .*: mount the volume"
+        ):
+            VolumeStore(tmp_path / folder / "state", config_map).load()
     with pytest.raises(InvalidError, match=r"format: it is that of files .*/a/state\.\*"):
         load_state(JobSettings("job", "default", parse_nodes("worker=1")), config_map, watches_pods=True)
+
+
+def test_a_state_that_was_begun_anew_replaces_that_of_a_volume(tmp_path: Path) -> None:
+    """A job that was begun anew without its volume, by emptying the ConfigMap, and that gets the volume back
+    continues from the ConfigMap, not from the older state on the volume."""
+    config_map = GatedStore()
+    store = VolumeStore(tmp_path / "state", config_map)
+    store.load()
+    store.save(OLD)
+    config_map.save(NEW)
+
+    assert VolumeStore(tmp_path / "state", config_map).load() == NEW
+    assert VolumeStore(tmp_path / "state", config_map).load() == NEW
 
 
 def test_a_volume_keeps_two_states(tmp_path: Path) -> None:
