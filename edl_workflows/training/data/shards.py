@@ -274,7 +274,8 @@ class ShardReader:
                     self._lock.wait_for(lambda: self._paused or self._stop.is_set(), ACK_SECONDS)
                 stored = self._ends and not self._held.settled
                 request = self._held.acknowledgement(self._ask, stored=stored)
-            self._send(request, retries)
+            if not self._send(request, retries):
+                return
 
     def _must_send(self) -> bool:
         return self._stop.is_set() or self._held.unsent or (self._ends and not self._held.settled)
@@ -288,7 +289,8 @@ class ShardReader:
     def _asks_master(self) -> bool:
         return bool(self._held.master) and self._state is not LeaseState.END and self._error is None
 
-    def _send(self, request: AckRequest, retries: Retries) -> None:
+    def _send(self, request: AckRequest, retries: Retries) -> bool:
+        """Send until it is answered. Returns False if the master rejects it, so that no other is sent."""
         while not self._stop.is_set():
             try:
                 reply = self._client.acknowledge(self._params.name, request)
@@ -296,16 +298,18 @@ class ShardReader:
                 retries.wait()
                 continue
             except EdlError as error:
-                self._held.sending = None
+                with self._lock:
+                    self._held.sending = None
                 self._fail(error)
-                return
+                return False
             retries.reset()
             if reply.stale:
                 log.info("data set %s: %d acknowledgements were stale", self._params.name, reply.stale)
             with self._lock:
                 self._held.note_acknowledged(reply)
                 self._lock.notify_all()
-            return
+            return True
+        return False
 
 
 def consumed_by_dataset(readers: Sequence[ShardReader]) -> dict[str, ConsumedShards]:

@@ -1,10 +1,16 @@
 """What a process keeps until the master has stored it, and what it tells another master."""
 
+import threading
+from collections.abc import Iterator
+from typing import cast
+
 import pytest
 
+from edl_workflows.core.exceptions import NotFoundError
 from edl_workflows.core.protocol.datasets import (
     AckReply,
     AckRequest,
+    DatasetParams,
     HeldShard,
     LeaseReply,
     LeaseRequest,
@@ -13,8 +19,10 @@ from edl_workflows.core.protocol.datasets import (
     ShardKey,
 )
 from edl_workflows.core.protocol.nodes import NodeRef
+from edl_workflows.training.client import MasterClient
 from edl_workflows.training.data import held_shards
 from edl_workflows.training.data.held_shards import HeldShards
+from edl_workflows.training.data.shards import ShardReader
 
 ASK = LeaseRequest(node=NodeRef(type="worker", id=0), max_shards=4)
 
@@ -130,3 +138,54 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _acknowledge(held, master="first", change=1).keeps
     _train(held)
     assert not _acknowledge(held, master="first", change=2).keeps
+
+
+class RejectingMaster:
+    """Leases one shard, stores nothing, and knows the data set no more from the second acknowledgement on."""
+
+    def __init__(self) -> None:
+        self.leased = False
+        self.acknowledgements = 0
+        self.answered = threading.Event()
+
+    def lease(self, dataset: str, request: LeaseRequest) -> LeaseReply:
+        del dataset, request
+        shards = [] if self.leased else [_shard(0)]
+        self.leased = True
+        state = LeaseState.OK if shards else LeaseState.WAIT
+        return LeaseReply(state=state, shards=shards, master="first", change=1)
+
+    def acknowledge(self, dataset: str, request: AckRequest) -> AckReply:
+        del request
+        self.acknowledgements += 1
+        if self.acknowledgements > 1:
+            raise NotFoundError(f"data set {dataset!r} is not registered")
+        self.answered.set()
+        return AckReply(state=LeaseState.OK, accepted=1, master="first", change=2)
+
+
+def _expect_rejection(shards: Iterator[Shard]) -> None:
+    with pytest.raises(NotFoundError):
+        next(shards)
+
+
+def test_a_rejected_acknowledgement_is_not_repeated() -> None:
+    """A process that must settle and whose acknowledgement is rejected, as by a master that began the job
+    anew, sends none any more, although it keeps some."""
+    master = RejectingMaster()
+    params = DatasetParams(name="rejected", size=20, shard_size=10)
+    reader = ShardReader(cast("MasterClient", master), ASK, params, lambda: True, lambda: None)
+    (sender,) = (thread for thread in threading.enumerate() if thread.name == "acknowledge-rejected")
+
+    shards = reader.shards()
+    next(shards)
+    training = threading.Thread(target=_expect_rejection, args=[shards], daemon=True)
+    training.start()
+    assert master.answered.wait(60)
+    reader.settle(60)
+    sender.join(60)
+
+    assert not sender.is_alive()
+    assert master.acknowledgements == 2
+    training.join(60)
+    reader.close(0)
