@@ -56,9 +56,12 @@ class DataCalls:
         Raises:
             NotFoundError: there is no such data set.
         """
-        master = self._master
+        master, shards = self._master, self._state.shards
+        before = shards.stage(name) if message.held is not None else None
         reply = training_messages.acknowledge_shards(self._state, name, message, master.now())
-        if message.failed or message.released or reply.state is LeaseState.END:
+        # A worker of which the previous master did not know that it keeps acknowledgements.
+        joined = before is not None and shards.stage(name) != before
+        if message.failed or message.released or joined or reply.state is LeaseState.END:
             self._decide(name)
         elif not message.keeps:
             master.touched(WriteUrgency.GROUPED)

@@ -113,3 +113,20 @@ def test_the_next_master_asks_what_a_worker_holds() -> None:
         assert min(shard["lease"] for shard in granted["shards"]) > second["lease"]
 
     with_master(test)
+
+
+def test_a_worker_that_begins_to_keep_is_stored_before_its_next_lease() -> None:
+    """A worker that leased from a master of an earlier version reports to the next one, which stores that it
+    keeps acknowledgements: the master after that one must wait for its report."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        await it.post("/v1/datasets", name="train", size=40, shard_size=10)
+        (shard,) = (await it.post(LEASE, node=WORKER))["shards"]
+        it.store.open = False
+        reported = await it.post(ACK, node=WORKER, keeps=True, held=[shard])
+        holding = [shard["lease"]]
+        leased = await _waits(it, LEASE, keeps=True, master=reported["master"], holding=holding)
+        assert len(leased["shards"]) == 1
+
+    with_master(test)
