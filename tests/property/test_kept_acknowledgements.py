@@ -212,9 +212,8 @@ class KeptAcknowledgements(RuleBasedStateMachine):
     @rule(node=st.sampled_from(WORKERS))
     def give_back(self, node: NodeRef) -> None:
         held = self.processes[node].held
-        if held.may_lease:  # as a reader does
-            held.give_back()
-            held.records_done = 0
+        held.give_back()
+        held.records_done = 0
 
     @rule()
     def store(self) -> None:
