@@ -115,7 +115,7 @@ class HeldShards:
             ask: of the process.
             stored: whether the answer is to come when all is stored.
         """
-        held = [*self.ahead, *([self.current] if self.current else [])] if self.unreported else None
+        held = [*([self.current] if self.current else []), *self.ahead] if self.unreported else None
         self.sending = AckRequest(
             node=ask.node,
             done=self.done[:MAX_SHARDS_PER_MESSAGE],
