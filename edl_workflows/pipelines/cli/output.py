@@ -9,12 +9,15 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from edl_workflows.core.protocol.reported_text import escape_controls
 from edl_workflows.pipelines.cli.options import OutputFormat
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,19 @@ def print_styled(line: Iterable[tuple[str, str]]) -> None:
 
     pieces = ((escape_controls(text, keep="\t"), style) for text, style in line)
     Console(soft_wrap=True, highlight=False).print(Text.assemble(*pieces))
+
+
+def is_terminal() -> bool:
+    """Whether stdout is a terminal."""
+    return sys.stdout.isatty()
+
+
+def open_screen() -> "Live":
+    """A part of the terminal that the caller draws again and again. The caller escapes control characters."""
+    from rich.console import Console
+    from rich.live import Live
+
+    return Live(console=Console(highlight=False), auto_refresh=False)
 
 
 def emit(output: OutputFormat, data: Any, table: Table) -> None:

@@ -1,6 +1,5 @@
 """``edl top``: shows how far ElasticJobs are, as their masters know it now."""
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from edl_workflows.core.protocol.reported_text import escape_controls
 from edl_workflows.pipelines.cli.jobs.completion import complete_job
 from edl_workflows.pipelines.cli.jobs.listing import ListedJob, format_seconds, list_jobs, read_job
 from edl_workflows.pipelines.cli.options import ClusterFlags, Output, OutputFormat, expand_options
-from edl_workflows.pipelines.cli.output import Table, emit
+from edl_workflows.pipelines.cli.output import Table, emit, is_terminal, open_screen
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -93,7 +92,7 @@ def top(
 
     cluster = target.connect()
     watched = _Watched(cluster, name, ALL_NAMESPACES if all_namespaces else cluster.namespace)
-    if not once and output is OutputFormat.TABLE and sys.stdout.isatty():
+    if not once and output is OutputFormat.TABLE and is_terminal():
         _refresh(watched, interval)
         return
     jobs = watched.list()
@@ -119,16 +118,12 @@ def _measure(cluster: "Cluster", jobs: Sequence[ListedJob]) -> "list[Measurement
 def _refresh(watched: _Watched, interval: float) -> None:
     """Show the jobs until Ctrl-C, or until the only one has ended. Only the masters of jobs that the screen
     has room for are asked."""
-    from rich.console import Console
-    from rich.live import Live
-
-    console = Console(highlight=False)
     listed, jobs = float("-inf"), list[ListedJob]()
-    with Live(console=console, auto_refresh=False, transient=False) as screen:
+    with open_screen() as screen:
         while True:
             if time.monotonic() - listed >= LIST_SECONDS:
                 jobs, listed = watched.list(), time.monotonic()
-            shown = jobs[: max(1, console.height - FRAME_LINES)]
+            shown = jobs[: max(1, screen.console.height - FRAME_LINES)]
             measured = _measure(watched.cluster, shown)
             if watched.name is not None and measured[0].obstacle and listed < time.monotonic() - interval:
                 listed = float("-inf")  # its master may be gone because it has ended
