@@ -31,12 +31,11 @@ from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.settings import JobSettings
 from edl_workflows.services.master.state.stored_state import StoredState
 from edl_workflows.training.data.held_shards import HeldShards
+from tests.property.shard_records import Record, all_records
 from tests.unit.services.master.state.whole_jobs import make_job
 
 WORKERS = tuple(NodeRef(type="worker", id=number) for number in range(3))
 DATA = "data"
-Record = tuple[int, str, int]
-"""Epoch, partition and index of a record."""
 Answer = TypeVar("Answer")
 
 finite = st.builds(
@@ -246,13 +245,7 @@ class KeptAcknowledgements(RuleBasedStateMachine):
             assert sum(count - 1 for count in self.trained.values()) <= self.bound
 
     def everything(self) -> set[Record]:
-        params = self.params
-        if params.splitter is Splitter.STREAMING:
-            parts = params.partitions.items()
-            return {(1, name, place) for name, part in parts for place in range(part.start, part.end)}
-        return {
-            (epoch, "", place) for epoch in range(1, params.num_epochs + 1) for place in range(params.size)
-        }
+        return all_records(self.params)
 
     def teardown(self) -> None:
         """Whatever happened, the processes finish the data, and each record was trained."""

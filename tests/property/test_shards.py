@@ -26,12 +26,11 @@ from edl_workflows.core.protocol.nodes import NodeRef
 from edl_workflows.core.protocol.permutation import Permutation
 from edl_workflows.services.master.shards import JobPosition, ShardManager, ShardsSnapshot
 from edl_workflows.services.master.shards.snapshot import numbers_of, to_intervals
+from tests.property.shard_records import Record, all_records
 
 TIMEOUT = 100.0
 WORKERS = tuple(NodeRef(type="worker", id=number) for number in range(2))
 
-Record = tuple[int, str, int]
-"""Epoch, partition and index of a record."""
 
 sized = st.builds(
     DatasetParams,
@@ -202,13 +201,7 @@ class Sharding(RuleBasedStateMachine):
             assert progress.shards_leased == progress.shards_returned == 0
 
     def everything(self) -> set[Record]:
-        params = self.manager.snapshot().datasets[0].params
-        if params.splitter is Splitter.STREAMING:
-            parts = params.partitions.items()
-            return {(1, name, place) for name, part in parts for place in range(part.start, part.end)}
-        return {
-            (epoch, "", place) for epoch in range(1, params.num_epochs + 1) for place in range(params.size)
-        }
+        return all_records(self.manager.snapshot().datasets[0].params)
 
     def teardown(self) -> None:
         """Whatever happened, one worker can finish the job."""

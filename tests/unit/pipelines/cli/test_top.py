@@ -17,11 +17,9 @@ from edl_workflows.core.protocol.training import LiveFigures
 from edl_workflows.pipelines import live
 from edl_workflows.pipelines.cli.jobs.top import render_table
 from edl_workflows.pipelines.cli.output import Table
-from edl_workflows.pipelines.cli.root import run
 from edl_workflows.runtime.kube import client, transport
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import ELASTIC_JOBS
-from edl_workflows.testing import ApiServerProcess
 from tests.airflow.support import elastic_job
 from tests.unit.pipelines.cli.edl_command import Edl
 
@@ -46,19 +44,6 @@ UNREACHABLE = {"kind": "Status", "message": "error trying to reach service: conn
 
 Answer = tuple[int, Mapping[str, Any]]
 Masters = Callable[[Answer], list[str]]
-
-
-@pytest.fixture
-def edl(server: ApiServerProcess, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Edl:
-    """Runs `edl` in the test's namespace, whose jobs keep the status that the test gives them."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        where = ["--kubeconfig", str(server.kubeconfig), "--namespace", cluster.namespace]
-        code = run([*arguments, *where])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture
@@ -90,13 +75,13 @@ def _create(cluster: Cluster, name: str, phase: str, days: float | None = 90, st
     client.patch_status(cluster, ELASTIC_JOBS, name, status)
 
 
-def test_figures_come_from_the_masters(edl: Edl, cluster: Cluster, masters: Masters) -> None:
+def test_figures_come_from_the_masters(edl_alone: Edl, cluster: Cluster, masters: Masters) -> None:
     """All jobs that run are listed with what their masters answer; those that have ended or are suspended
     have no master to ask."""
     for name, phase in (("a", "Running"), ("b", "Running"), ("idle", "Suspended"), ("over", "Succeeded")):
         _create(cluster, name, phase)
     paths = masters((200, FIGURES))
-    code, out, err = edl("top", "--once")
+    code, out, err = edl_alone("top", "--once")
     assert code == 0, err
     header, *rows = [line.split() for line in out.splitlines()]
     assert header == ["JOB", "PHASE", "STEP", "STEPS/S", "LOSS", "ETA", "GOODPUT", "MEMORY", "FIGURES"]
@@ -108,12 +93,12 @@ def test_figures_come_from_the_masters(edl: Edl, cluster: Cluster, masters: Mast
     ]
 
 
-def test_json_has_the_numbers(edl: Edl, cluster: Cluster, masters: Masters) -> None:
+def test_json_has_the_numbers(edl_alone: Edl, cluster: Cluster, masters: Masters) -> None:
     """For programs there is one document: a list of jobs, or the job that was named."""
     _create(cluster, "a", "Running")
     masters((200, FIGURES))
-    shown = json.loads(edl("top", "-o", "json")[1])
-    assert shown == [json.loads(edl("top", "a", "-o", "json")[1])]
+    shown = json.loads(edl_alone("top", "-o", "json")[1])
+    assert shown == [json.loads(edl_alone("top", "a", "-o", "json")[1])]
     assert shown[0]["live"]
     assert shown[0]["figures"]["metrics"] == {"loss": 0.25, "accuracy": 0.5}
     assert shown[0]["figures"]["seconds_left"] == 60.0
@@ -125,38 +110,38 @@ def test_json_has_the_numbers(edl: Edl, cluster: Cluster, masters: Masters) -> N
     ids=["unreachable", "older master", "no such route", "nonsense"],
 )
 def test_the_status_stands_in_for_a_master(
-    edl: Edl, cluster: Cluster, masters: Masters, answer: Answer
+    edl_alone: Edl, cluster: Cluster, masters: Masters, answer: Answer
 ) -> None:
     """If the master can't be reached, or is of a version without live figures, those of the status are shown
     with their age."""
     _create(cluster, "a", "Running")
     _create(cluster, "young", "Running", days=None)
     masters(answer)
-    code, out, err = edl("top", "--once")
+    code, out, err = edl_alone("top", "--once")
     assert code == 0, err
     assert [line.split() for line in out.splitlines()[1:]] == [
         ["a", "Running", "40", "1.0", "7", "50%", "90d", "old"],
         ["young", "Running", "none", "yet"],
     ]
-    assert "live figures" in json.loads(edl("top", "a", "-o", "json")[1])["obstacle"]
+    assert "live figures" in json.loads(edl_alone("top", "a", "-o", "json")[1])["obstacle"]
 
 
-def test_a_job_that_has_ended_has_its_last_figures(edl: Edl, cluster: Cluster, masters: Masters) -> None:
+def test_an_ended_job_has_its_last_figures(edl_alone: Edl, cluster: Cluster, masters: Masters) -> None:
     """Nobody is asked about it."""
     _create(cluster, "over", "Succeeded")
     assert masters((200, FIGURES)) == []
-    code, out, err = edl("top", "over", "--once")
+    code, out, err = edl_alone("top", "over", "--once")
     assert (code, out.splitlines()[1].split()[:3]) == (0, ["over", "Succeeded", "40"]), err
 
 
 @pytest.mark.parametrize("command", [["top", "--once"], ["top", "a"], ["get", "--live"]], ids=" ".join)
 def test_a_user_without_the_right_is_refused(
-    edl: Edl, cluster: Cluster, masters: Masters, command: list[str]
+    edl_alone: Edl, cluster: Cluster, masters: Masters, command: list[str]
 ) -> None:
     """The refusal is the API server's: it names the missing right, and says what to do."""
     _create(cluster, "a", "Running")
     masters((403, FORBIDDEN))
-    code, out, err = edl(*command)
+    code, out, err = edl_alone(*command)
     assert (code, out) == (5, "")
     for text in (
         "live figures of ElasticJob",
@@ -167,18 +152,18 @@ def test_a_user_without_the_right_is_refused(
         assert text in err
 
 
-def test_get_shows_the_progress_of_the_master(edl: Edl, cluster: Cluster, masters: Masters) -> None:
+def test_get_shows_the_progress_of_the_master(edl_alone: Edl, cluster: Cluster, masters: Masters) -> None:
     """`edl get --live` is `edl get` with newer progress, also in the documents."""
     _create(cluster, "a", "Running")
     _create(cluster, "over", "Succeeded")
     masters((200, FIGURES))
-    header, job, over = (line.split() for line in edl("get", "--live")[1].splitlines())
+    header, job, over = (line.split() for line in edl_alone("get", "--live")[1].splitlines())
     assert "MEASURED" in header
     assert job[job.index("500") + 1] == "12.5"
     assert over[over.index("40") + 1] == "1.0"
-    progress = json.loads(edl("get", "a", "--live", "-o", "json")[1])["status"]["progress"]
+    progress = json.loads(edl_alone("get", "a", "--live", "-o", "json")[1])["status"]["progress"]
     assert (progress["step"], progress["recordsTotal"]) == (500, 10_000)
-    assert json.loads(edl("get", "a", "-o", "json")[1])["status"]["progress"]["step"] == 40
+    assert json.loads(edl_alone("get", "a", "-o", "json")[1])["status"]["progress"]["step"] == 40
 
 
 def test_few_masters_are_asked_at_once(
