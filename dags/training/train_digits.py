@@ -40,8 +40,6 @@ def main() -> None:
     """Train until all workers together have consumed the data."""
     options = _options()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    for noisy in ("httpx", "httpcore"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
     job = connect()
     data, _ = load()
     settings = TrainingOptions(

@@ -59,8 +59,6 @@ def main() -> None:
     """Train until all epochs are over."""
     options = _options()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    for noisy in ("httpx", "httpcore"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
     job = connect()
     data, _ = load()
     dataset = Dataset(len(data), options.batch_size, options.epochs)

@@ -101,8 +101,6 @@ def main() -> None:
     how good the model is."""
     options = _options()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    for noisy in ("httpx", "httpcore"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
     job = connect()
     data, held_out = load()
     settings = TrainingOptions(options.checkpoint_dir, save_seconds=options.save_seconds, threads=1)

@@ -21,7 +21,7 @@
 
 Every message says what happened, where (field path, object) and what to do. Callers never see exceptions of
 client libraries: `edl_workflows.runtime.kube` converts those of the Kubernetes client, and the agent those of
-httpx.
+urllib3.
 """
 
 from collections.abc import Sequence

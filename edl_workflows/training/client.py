@@ -1,17 +1,19 @@
-"""The master's HTTP API as typed calls. The only place in the agent that touches httpx.
+"""The master's HTTP API as typed calls. The only place in the agent that touches urllib3.
 
 Each method makes one attempt; `call_until_answered` retries.
 """
 
 import contextlib
+import json
 import logging
 import random
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
+from urllib.parse import urlencode
 
-import httpx
+import urllib3
 from pydantic import ValidationError
 
 from edl_workflows.core.backoff import Backoff
@@ -68,10 +70,10 @@ CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 15.0
 """Must be longer than the master's grouped write, which takes about a second: an acknowledgement waits for
 it."""
-
-IDLE_SECONDS = 50.0
-"""Time for which an idle connection is kept, less than the master's. The master's Service is deleted together
-with the job; a last checkpoint is reported over connections that are open by then."""
+IDLE_CONNECTIONS = 16
+"""Most connections that are kept for later calls: the threads of a process that call at a time are fewer. The
+master's Service is deleted together with the job; a last checkpoint is reported over connections that are
+open by then."""
 FIRST_DELAY = 0.1
 """Seconds: a brief failure should cost little, even during a switch of versions."""
 LONGEST_DELAY = 3.0
@@ -105,19 +107,13 @@ class MasterClient:
     Args:
         url: base URL.
         token: bearer token of the job.
-        transport: for tests.
     """
 
-    def __init__(self, url: str, token: str, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(self, url: str, token: str) -> None:
         self.url = url
-        self._lock = threading.Lock()
-        self._under_way = 0
-        self._closed = False
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        # Without httpx.Client, whose cookies, redirects and proxies take two fifths of a call's CPU time.
-        self._transport = transport or httpx.HTTPTransport(
-            limits=httpx.Limits(keepalive_expiry=IDLE_SECONDS), trust_env=False
-        )
+        self._connections = urllib3.connection_from_url(url, maxsize=IDLE_CONNECTIONS)
+        self._prefix = (urllib3.util.parse_url(url).path or "").rstrip("/")
 
     def __enter__(self) -> Self:
         return self
@@ -129,16 +125,7 @@ class MasterClient:
 
     def close(self) -> None:
         """Close the connections. Running calls of other threads finish; new calls are rejected."""
-        with self._lock:
-            self._closed = True
-        self._close_when_idle()
-
-    def _close_when_idle(self) -> None:
-        # If closed earlier, httpx would leak a connection that another thread is just opening.
-        with self._lock:
-            idle = self._closed and not self._under_way
-        if idle:
-            self._transport.close()
+        self._connections.close()
 
     def register(self, registration: Registration) -> Directive:
         """Register the node when the agent has started."""
@@ -252,56 +239,45 @@ class MasterClient:
     def _call(
         self, route: routes.Route[Request, Answer], message: Request | None = None, **names: str
     ) -> Answer:
-        query: dict[str, Any] | None = None
-        content, wait = None, 0.0
+        path, body, wait = self._prefix + route.path.format(**names), None, 0.0
         if route.method != "GET":
-            content = b"" if message is None else message.model_dump_json().encode()
+            body = b"" if message is None else message.model_dump_json().encode()
         elif message is not None:
             query = message.model_dump(mode="json")
-            wait = query.get("wait", 0.0)
-        timeout = httpx.Timeout(ANSWER_SECONDS + wait, connect=CONNECT_SECONDS)
-        request = httpx.Request(
-            route.method,
-            self.url.rstrip("/") + route.path.format(**names),
-            params=query,
-            headers=self._headers,
-            content=content,
-            extensions={"timeout": timeout.as_dict()},
-        )
-        return self._send(request, route.answer)
-
-    def _send(self, request: httpx.Request, answer: type[Answer]) -> Answer:
-        where = f"{request.method} {request.url}"
-        with self._lock:
-            if self._closed:
-                raise UnavailableError(f"{where}: the connection to the job's master is closed")
-            self._under_way += 1
+            path, wait = f"{path}?{urlencode(query)}", query.get("wait", 0.0)
+        where = f"{route.method} {self.url.rstrip('/')}{path.removeprefix(self._prefix)}"
         try:
-            response = self._transport.handle_request(request)
-            response.read()
-        except httpx.HTTPError as error:
+            response = self._connections.urlopen(
+                route.method,
+                path,
+                body,
+                self._headers,
+                retries=False,
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=ANSWER_SECONDS + wait),
+            )
+        except urllib3.exceptions.ClosedPoolError as error:
+            raise UnavailableError(f"{where}: the connection to the job's master is closed") from error
+        except (urllib3.exceptions.HTTPError, OSError) as error:
             raise UnavailableError(f"{where}: the job's master does not answer: {error!r}") from error
-        finally:
-            with self._lock:
-                self._under_way -= 1
-            self._close_when_idle()
-        if response.is_error:
-            raise _ERRORS.get(response.status_code, UnavailableError)(
-                f"{where}: the job's master answered {response.status_code}: {_detail(response)}"
+        if response.status >= 400:
+            raise _ERRORS.get(response.status, UnavailableError)(
+                f"{where}: the job's master answered {response.status}: {_detail(response.data)}"
             )
         try:
-            return answer.model_validate_json(response.content)
+            return route.answer.model_validate_json(response.data)
         except ValidationError as error:
-            raise UnavailableError(f"{where}: the answer is not a {answer.__name__}: {error}") from error
+            raise UnavailableError(
+                f"{where}: the answer is not a {route.answer.__name__}: {error}"
+            ) from error
 
 
-def _detail(response: httpx.Response) -> str:
+def _detail(text: bytes) -> str:
     """The error's text: the master puts it under ``error``."""
     with contextlib.suppress(ValueError):
-        body = response.json()
+        body = json.loads(text)
         if isinstance(body, dict) and "error" in body:
             return str(body["error"])[:1000]
-    return response.text[:1000]
+    return text.decode(errors="replace")[:1000]
 
 
 class Retries:

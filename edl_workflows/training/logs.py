@@ -56,22 +56,15 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def leave_out_requests() -> None:
-    """Don't log httpx's line for each request to the master: these lines would bury the training's output."""
-    for noisy in ("httpx", "httpcore"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-
-
 def json_lines(
     environment: NodeEnvironment, version: int | Callable[[], int]
 ) -> "logging.StreamHandler[TextIO]":
-    """A handler that writes JSON lines to stderr, without lines about requests (`leave_out_requests`).
+    """A handler that writes JSON lines to stderr.
 
     Args:
         environment: the pod's environment (`Job.environment`).
         version: the cluster version (`Job.version`), or a function that returns it.
     """
-    leave_out_requests()
     handler: logging.StreamHandler[TextIO] = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(environment, version if callable(version) else lambda: version))
     return handler

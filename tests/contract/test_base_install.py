@@ -1,4 +1,4 @@
-"""A training image carries the base install only: pydantic and httpx."""
+"""A training image carries the base install only: pydantic and urllib3."""
 
 import subprocess
 import sys
@@ -7,8 +7,8 @@ import pytest
 
 # What the extras bring and a training image lacks.
 HEAVY = (
-    "airflow", "fastapi", "hera", "kubernetes", "matplotlib", "numpy", "rich", "starlette", "structlog",
-    "typer", "uvicorn", "yaml",
+    "airflow", "fastapi", "hera", "httpx", "kubernetes", "matplotlib", "numpy", "rich", "starlette",
+    "structlog", "typer", "uvicorn", "yaml",
 )  # fmt: skip
 
 BLOCK = f"""

@@ -226,7 +226,6 @@ def train(options: argparse.Namespace) -> None:
     no member has begun.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
     job = connect()
     of, parts = data(), build(job if options.replicas else None, options.device)
     hurry, last = options.folder / "hurry", options.folder / "last"

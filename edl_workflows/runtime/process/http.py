@@ -80,6 +80,7 @@ class HttpServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # nothing reads a client's address or scheme
                 timeout_graceful_shutdown=listen_at.stop_seconds,
                 timeout_keep_alive=listen_at.keep_alive,
             )

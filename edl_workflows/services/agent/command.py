@@ -11,7 +11,7 @@ from edl_workflows.services.agent.local_group import group_command
 from edl_workflows.services.agent.supervisor import AgentSettings, Supervisor
 from edl_workflows.training.client import MasterClient
 from edl_workflows.training.environment import NodeEnvironment
-from edl_workflows.training.logs import json_lines, leave_out_requests
+from edl_workflows.training.logs import json_lines
 from edl_workflows.training.program import INVALID
 from edl_workflows.training.signals import call_on_signals
 
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     logging.basicConfig(
         stream=sys.stderr, level=level, format="%(asctime)s edl-agent %(levelname)s %(message)s"
     )
-    leave_out_requests()
+    logging.getLogger("urllib3").setLevel(logging.INFO)  # a line for each call to the master
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
         _parser().error("no command given: write the training program after --")

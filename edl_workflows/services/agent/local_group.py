@@ -30,7 +30,6 @@ from edl_workflows.training import addresses
 from edl_workflows.training.cluster_member import TERMINATED
 from edl_workflows.training.connecting import connect
 from edl_workflows.training.job import Job
-from edl_workflows.training.logs import leave_out_requests
 from edl_workflows.training.program import INVALID
 
 STOP_SECONDS = 30.0
@@ -276,7 +275,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s edl-agent %(levelname)s %(message)s")
-    leave_out_requests()
     try:
         environments = rank_environments(os.environ, count_processes(options.processes))
         job = connect()

@@ -33,15 +33,6 @@ def test_an_error_keeps_its_trace(environment: NodeEnvironment) -> None:
     assert "ValueError: invalid literal" in json.loads(text)["exception"]
 
 
-def test_requests_to_the_master_are_no_lines(environment: NodeEnvironment) -> None:
-    """Requests to the master are not logged, since they would bury the program's own lines."""
-    noisy = [logging.getLogger(name) for name in ("httpx", "httpcore")]
-    for logger in noisy:
-        logger.setLevel(logging.NOTSET)
-    json_lines(environment, 1)
-    assert [logger.level for logger in noisy] == [logging.WARNING] * 2
-
-
 def test_a_job_of_a_trace_says_so(environment: NodeEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
     """Log records of a job with a trace have the id of the trace."""
     monkeypatch.setenv("TRACEPARENT", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
