@@ -27,6 +27,7 @@ from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.settings import JobSettings
 from edl_workflows.services.master.stores.file import FileStore
 from edl_workflows.training import addresses
+from edl_workflows.training.collective.regrouping import RegroupingFramework
 from tests.cases.kinds import KIND_CASES
 
 ROOT = Path(__file__).parents[2]
@@ -153,6 +154,14 @@ def test_each_adapter_is_documented(adapter: Adapter) -> None:
 
     modules = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["extra"]["api_pages"]["training"]["modules"]
     assert any(f"{module}.".startswith(f"{adapter.module}.") for module in modules)
+
+
+def test_the_methods_of_a_regrouping_adapter_are_listed() -> None:
+    """The page about training programs lists all methods that an adapter needs to keep its processes."""
+    page = (ROOT / "docs/how-to/write-a-training-program.md").read_text()
+    table = page.partition("| method | what it does |\n")[2].partition("\n\n")[0]
+    methods = {name for name in vars(RegroupingFramework) if not name.startswith("_")}
+    assert set(re.findall(r"^\| `(\w+)\(", table, re.MULTILINE)) == methods
 
 
 @pytest.mark.parametrize("page", ["explanation/architecture.md", "reference/glossary.md"])

@@ -15,9 +15,9 @@ A member that joins follows the same steps, beginning without a state.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, Self, runtime_checkable
+from typing import NamedTuple, Protocol, Self, TypeGuard
 
-from edl_workflows.core.exceptions import UnavailableError
+from edl_workflows.core.exceptions import InvalidError, UnavailableError
 from edl_workflows.core.protocol.nodes import CLUSTER_LOST_EXIT_CODE, STATE_DAMAGED_EXIT_CODE
 from edl_workflows.training.collective.epochs import EpochEnds
 from edl_workflows.training.job import Job
@@ -92,7 +92,6 @@ NO_STATE = -1
 NOTHING_YET = Progress(NO_STATE, 1, 0)
 
 
-@runtime_checkable
 class RegroupingFramework(Protocol):
     """What an adapter implements, in addition to `edl_workflows.training.collective.framework.Framework`, so
     that its processes continue when the members change. All methods but `prepare`, `interrupt`, `waiting` and
@@ -142,6 +141,22 @@ class RegroupingFramework(Protocol):
             DamagedStateError: the received state differs from the sent one.
         """
         ...
+
+
+def can_regroup(framework: object) -> TypeGuard[RegroupingFramework]:
+    """Whether an adapter implements `RegroupingFramework`.
+
+    Raises:
+        InvalidError: it has `regroup`, but not all other methods.
+    """
+    methods = [name for name in vars(RegroupingFramework) if not name.startswith("_")]
+    missing = [name for name in methods if not hasattr(framework, name)]
+    if missing and hasattr(framework, RegroupingFramework.regroup.__name__):
+        raise InvalidError(
+            f"{type(framework).__name__} has regroup, but no {', '.join(missing)}: implement all methods of "
+            "edl_workflows.training.collective.RegroupingFramework, or not regroup"
+        )
+    return not missing
 
 
 class GroupChanges:

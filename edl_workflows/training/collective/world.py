@@ -49,7 +49,7 @@ from edl_workflows.training.collective.regrouping import (
     GroupChanges,
     Place,
     Progress,
-    RegroupingFramework,
+    can_regroup,
 )
 from edl_workflows.training.data.sampler import Dataset, ElasticSampler
 from edl_workflows.training.job import Job
@@ -97,7 +97,7 @@ class World:
         self._asked = Wishes()
         self._agreed = Wishes()
         self._changes: GroupChanges | None = None
-        if isinstance(framework, RegroupingFramework):
+        if can_regroup(framework):
             self._changes = GroupChanges(job, framework, lambda: find_place(job))
 
     @property
@@ -352,7 +352,7 @@ class World:
     def _of_rank_0(self, values: Sequence[float]) -> list[float]:
         """The values that rank 0 passes, in all members."""
         numbers = [number for value in values for number in to_numbers(value)]
-        if isinstance(self.framework, RegroupingFramework):
+        if can_regroup(self.framework):
             numbers = [self.framework.compare(number)[0] for number in numbers]
         else:
             numbers = self.framework.broadcast(numbers)
@@ -470,8 +470,8 @@ def training(job: Job, framework: Framework, dataset: Dataset, saving: Saving) -
         saving: where and how often checkpoints are saved.
 
     Raises:
-        InvalidError: the job is not collective, this node is not a member, or the checkpoint belongs to other
-            data.
+        InvalidError: the job is not collective, this node is not a member, the adapter lacks methods, or the
+            checkpoint belongs to other data.
         SystemExit: the process was asked to exit, or the checkpoint to start from is damaged
             (`Job.start_from`).
     """

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from edl_workflows.core.exceptions import UnavailableError
+from edl_workflows.core.exceptions import InvalidError, UnavailableError
 from edl_workflows.core.protocol.nodes import (
     CLUSTER_LOST_EXIT_CODE,
     STATE_DAMAGED_EXIT_CODE,
@@ -21,6 +21,7 @@ from edl_workflows.training.collective.regrouping import (
     GroupChanges,
     Place,
     Progress,
+    can_regroup,
 )
 from edl_workflows.training.environment import NodeEnvironment
 from edl_workflows.training.job import Job
@@ -91,6 +92,19 @@ def job(master: FakeMaster, environment: NodeEnvironment) -> Iterator[Job]:
 def changes(job: Job, group: Group) -> GroupChanges:
     """How the process changes its group."""
     return GroupChanges(job, group, lambda: Place(job.version, 0, ("a:1",) * (1 + len(group.others))))
+
+
+@pytest.mark.parametrize("missing", ["close", "any_of_replica"])
+def test_an_adapter_with_half_of_the_methods_is_refused(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An adapter that could form another group but for a method is not taken for one that can't: the error
+    names the method."""
+    assert can_regroup(Group())
+    assert not can_regroup(object())
+    monkeypatch.delattr(Group, missing)
+    with pytest.raises(InvalidError, match=rf"Group has regroup, but no {missing}\b"):
+        can_regroup(Group())
 
 
 MINE, AHEAD = Progress(7, 1, 280), Progress(8, 3, 40)
