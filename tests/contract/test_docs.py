@@ -15,7 +15,7 @@ import yaml
 
 from edl_workflows.core.jobs.elastic_job.adapters import ADAPTERS, Adapter
 from edl_workflows.core.jobs.elastic_job.model import DistributionStrategy
-from edl_workflows.core.jobs.kinds import kind_of
+from edl_workflows.core.jobs.kinds import KINDS, kind_of
 from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.cli.root import app
 from edl_workflows.pipelines.stages.catalog import STAGES
@@ -29,6 +29,7 @@ from edl_workflows.services.master.stores.file import FileStore
 from edl_workflows.training import addresses
 from edl_workflows.training.collective.regrouping import RegroupingFramework
 from tests.cases.kinds import KIND_CASES
+from tests.cases.kubeflow import KUBEFLOW_KINDS
 
 ROOT = Path(__file__).parents[2]
 LISTS_OF_KINDS = (
@@ -126,6 +127,26 @@ def test_lists_of_the_kinds_are_complete(page: str) -> None:
     """Each page that lists the kinds of jobs lists all of them, by name or by the plural of the API."""
     text = (ROOT / page).read_text().lower()
     assert not [kind for kind in KIND_CASES if kind.lower() not in text], f"{page} lists every kind"
+
+
+@pytest.mark.parametrize("kind", KUBEFLOW_KINDS)
+def test_the_own_containers_of_kubeflows_kinds_are_listed(kind: str) -> None:
+    """The page about pods with several containers names the container of each kind that decides."""
+    page = (ROOT / "docs/explanation/fault-tolerance.md").read_text()
+    template: Any = KIND_CASES[kind].detailed
+    for key in KIND_CASES[kind].template:
+        template = template[key]
+    container = template["spec"]["containers"][0]["name"]
+    assert f"{kind} `{container}`" in page, "docs/explanation/fault-tolerance.md names the own container"
+
+
+def test_the_kinds_that_the_autoscaler_resizes_are_listed() -> None:
+    """The table of elastic jobs has a row for each kind with `Kind.elastic`, and for no other."""
+    page = (ROOT / "docs/how-to/autoscale-jobs.md").read_text()
+    table = page.partition("| job | what is scaled | limits |\n")[2].partition("\n\n")[0]
+    listed = set(re.findall(r"^\| (\w+Job)\b", table, re.MULTILINE))
+    elastic = {kind.name for kind in KINDS if kind.elastic is not None}
+    assert listed == elastic, "docs/how-to/autoscale-jobs.md lists the kinds with bounds"
 
 
 def test_every_call_of_the_master_is_listed(tmp_path: Path) -> None:

@@ -29,6 +29,10 @@ _LOSS = re.compile(r"^step (\d+) of (\d+) loss (\S+)$", re.MULTILINE)
 class CollectiveTraining:
     """What a collective job trains.
 
+    A change fails once the job has ended, and a new member first imports its framework. So `epochs` and
+    `delay` make the job last longer than all changes of a test, on a busy machine, too, and the test ends the
+    delay by `hurry`.
+
     Attributes:
         program: its file, one of those above.
         folder: for checkpoints and notes, at the same path in all pods.

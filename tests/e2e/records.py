@@ -10,7 +10,7 @@ from pathlib import Path
 
 TRAINING = Path(__file__).parents[2] / "dags" / "training"
 RECORDS = 1437
-"""Of the digits' training part."""
+"""Of the digits' training part, as the examples load it; `tests.e2e.ring_digits` trains all digits."""
 SHARD = 64
 """Records of a shard."""
 HELD = 5

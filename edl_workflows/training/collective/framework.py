@@ -48,7 +48,8 @@ class Framework(Protocol):
     """What an adapter for a training framework implements.
 
     `join`, `broadcast`, `step` and `meet` are collective: all members call them in the same order. They raise
-    UnavailableError when the group is broken.
+    UnavailableError when the group is broken. `join` is called once in a process, and the group lasts until
+    the process exits, so nothing here closes it (with `RegroupingFramework`, `regroup` replaces it).
     """
 
     def join(self, place: Place) -> None:
@@ -70,13 +71,17 @@ class Framework(Protocol):
         ...
 
     def broadcast(self, numbers: Sequence[int]) -> list[int]:
-        """Broadcast rank 0's model and optimizer to all members, and return rank 0's `numbers`."""
+        """Broadcast rank 0's model and optimizer to all members, and return rank 0's `numbers`.
+
+        Args:
+            numbers: as many in all members; 64-bit floating point holds each exactly.
+        """
         ...
 
     def step(self, mini_batches: Sequence[Any], wishes: Wishes) -> Reduced:
-        """Sum the gradients of the mini-batches (possibly none), all-reduce the sums, and update once with
-        the total divided by the number of records of all members. The result does not depend on which member
-        computed which mini-batch.
+        """Sum the gradients of the mini-batches (possibly none, or of no records), all-reduce the sums, and
+        update once with the total divided by the number of records of all members. The result does not depend
+        on which member computed which mini-batch.
         """
         ...
 
