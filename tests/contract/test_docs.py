@@ -17,6 +17,7 @@ from edl_workflows.core.jobs.elastic_job.adapters import ADAPTERS, Adapter
 from edl_workflows.core.jobs.elastic_job.model import DistributionStrategy
 from edl_workflows.core.jobs.kinds import KINDS, kind_of
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.scaling.policies import POLICIES
 from edl_workflows.pipelines.cli.root import app
 from edl_workflows.pipelines.stages.catalog import STAGES
 from edl_workflows.services.agent import command as agent
@@ -316,6 +317,23 @@ def test_the_stages_of_argos_agent_are_listed() -> None:
     assert re.findall(r"`([a-z-]+)`", listed[1]) == [stage.name for stage in STAGES], (
         "list the stages in docs/how-to/argo-agent.md, in the order of STAGES"
     )
+
+
+def test_every_operator_of_a_stage_has_a_task() -> None:
+    """The first table of the page about DAGs says which task each operator of a stage is for."""
+    page = (ROOT / "docs/how-to/write-a-dag.md").read_text()
+    table = page.partition("| task | class |\n")[2].partition("\n\n")[0]
+    missing = [stage.operator for stage in STAGES if stage.operator and f"`{stage.operator}`" not in table]
+    assert missing == [], "list them in the first table of docs/how-to/write-a-dag.md"
+
+
+def test_every_live_policy_is_explained() -> None:
+    """The page about DIJobs explains each policy that a controller can use instead of the default."""
+    page = (ROOT / "docs/how-to/run-dijobs.md").read_text()
+    default, *others = [policy.name for policy in POLICIES]
+    assert default == "fit"
+    missing = [name for name in others if f"--allocator-policy {name}`" not in page]
+    assert missing == [], "explain them in docs/how-to/run-dijobs.md"
 
 
 PACKAGES = sorted(
