@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 
 from edl_workflows.services.agent.output_lines import LINE_BYTES, SHOW_SECONDS, OutputLines
 
+PIECES = [b"\n", b" ", b"\t", b"\x08", b"\x1b[1mloss 0.5", b"  indented"]
+"""Of outputs with many lines, which arbitrary bytes seldom have."""
+
 
 class Clock:
     now = 0.0
@@ -23,7 +26,9 @@ def cut(*pieces: bytes) -> list[bytes]:
 
 
 @given(
-    st.binary(max_size=200).filter(lambda text: b"\r" not in text), st.lists(st.integers(0, 200), max_size=5)
+    st.lists(st.sampled_from(PIECES)).map(b"".join)
+    | st.binary(max_size=200).filter(lambda t: b"\r" not in t),
+    st.lists(st.integers(0, 200), max_size=5),
 )
 def test_lines_without_bars_stay_as_they_are(output: bytes, cuts: list[int]) -> None:
     """However the output arrives, nothing is lost or added, but for the end of the last line."""

@@ -124,20 +124,22 @@ def test_a_damaged_switch_checkpoint_rolls_the_migration_back() -> None:
     assert switched.uri in job.damaged
     assert job.saved[switched.uri] < job.models[active.number]
     assert job.steps[active.number] > switched.step
+    assert len(job.models[active.number]) == job.steps[active.number], "no record is trained twice"
 
 
-def test_old_servers_that_were_lost_too_are_replaced() -> None:
-    """If one of the old servers is lost after the switch, its variables are gone: the job continues from the
-    newest intact checkpoint, with the data position of that checkpoint."""
+@pytest.mark.parametrize("lost", ["pod", "process"])
+def test_old_servers_that_were_lost_too_are_replaced(lost: str) -> None:
+    """If one of the old servers is lost after the switch, or its container was restarted, its variables are
+    gone: the job continues from the newest intact checkpoint, with the data position of that checkpoint."""
     job, _ = job_with_checkpoints("ps=2,worker=1", 1)
     job.submit("plan", ScalePlanSpec(migrate_ranks={0: NodeResource(), 1: NodeResource()}))
     for _ in range(30):
         for _ in job.everything():
             run = job.state.plan
             if run is not None and run.phase is ScalePlanPhase.VERIFYING and run.checkpoint is not None:
+                if run.checkpoint.uri not in job.damaged:
+                    lose_server(job, lost)
                 job.damaged = {run.checkpoint.uri}
-                if ("ps", 0) in job.pods:
-                    job.kill(("ps", 0))
     job.calm(8)
 
     assert job.plans["plan"].phase is ScalePlanPhase.FAILED
@@ -147,6 +149,16 @@ def test_old_servers_that_were_lost_too_are_replaced() -> None:
     assert active.restore is not None
     assert active.restore.uri not in job.damaged
     assert job.state.versions.settled
+    assert len(job.models[active.number]) == job.steps[active.number], "no record is trained twice"
+
+
+def lose_server(job: SimulatedJob, lost: str) -> None:
+    """An old server loses its variables: with its pod, or because its agent starts anew in it."""
+    if lost == "pod":
+        job.kill(("ps", 0))
+    else:
+        again = Registration(node=NodeRef(type="ps", id=0), rank=0, incarnation="again")
+        messages.register_node(job.state, again, job.now)
 
 
 def test_one_that_was_passed_over_at_the_start_only_warns() -> None:
