@@ -264,23 +264,25 @@ class Broken(OneNumber):
         raise UnavailableError("a member was lost")
 
 
-def train_all(run: World) -> None:
-    """Train all epochs."""
-    for _ in run.epochs():
-        train_epoch(run)
-        run.validate(lambda: {"val_loss": 0.5})
-
-
 def test_a_group_that_breaks_while_it_validates(start: Any) -> None:
     """A process that can't form another group exits, as from a step."""
+    validated: list[int] = []
 
     def train() -> None:
         with start(framework=Broken()) as run:
-            run.job.terminate()  # the master would name another version
-            train_all(run)
+
+            def evaluate() -> dict[str, float]:
+                validated.append(run.global_step)
+                run.job.terminate()  # the master would name another version
+                return {"val_loss": 0.5}
+
+            for _ in run.epochs():
+                train_epoch(run)
+                run.validate(evaluate)
 
     with pytest.raises(SystemExit):
         train()
+    assert validated == [STEPS]
 
 
 class Guarding(OneNumber):
