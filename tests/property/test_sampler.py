@@ -5,6 +5,7 @@ import collections
 import itertools
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,10 +16,18 @@ from edl_workflows.training.data.sampler import Dataset, ElasticSampler
 
 MOST = 6
 
+
+def make_dataset(batch_size: int, beyond: int, **fields: Any) -> Dataset:
+    """A data set whose global batch, if it has one, has mini-batches for `MOST` members."""
+    global_batch = (MOST - 1) * batch_size + beyond if beyond else 0
+    return Dataset(batch_size=batch_size, global_batch=global_batch, **fields)
+
+
 datasets = st.builds(
-    Dataset,
+    make_dataset,
     size=st.integers(1, 200),
     batch_size=st.integers(1, 9),
+    beyond=st.integers(0, 20),
     num_epochs=st.integers(1, 3),
     shuffle=st.booleans(),
     seed=st.integers(0, 5),
