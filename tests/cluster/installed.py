@@ -42,6 +42,20 @@ RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 _NETWORK = (resources.NETWORK_POLICIES, resources.PODS)
 RBAC = "rbac.authorization.k8s.io/v1"
 READY_SECONDS = 240
+TEMPLATE_LABEL = "tests.example/template"
+TOLERATION = {"key": "tests.example/pool", "operator": "Exists", "effect": "NoSchedule"}
+PLACEMENT: Object = {
+    "nodeSelector": {"kubernetes.io/os": "linux"},
+    "tolerations": [TOLERATION],
+    "priorityClassName": "system-cluster-critical",
+}
+"""Of all pods of an installation and of its jobs."""
+SMALL = {"requests": {"cpu": "20m", "memory": "64Mi"}}
+"""The bed's node has two cores for everything."""
+LIMITED = {**SMALL, "limits": {"cpu": "2", "memory": "1Gi"}}
+MASTER_CPU_LIMIT = "1500m"
+TIME_TO_LIVE = 15
+"""Seconds for which jobs stay that don't say so themselves."""
 _ESTABLISHED = "01"
 """State of a connection in ``/proc/PID/net/tcp``."""
 STEPS_FOR_EVER = """
@@ -97,7 +111,6 @@ def from_host(bed: Bed) -> Change:
         container = spec["containers"][0]
         command = container.get("command", [*workloads.COMMAND, "master", "run"])
         container["command"] = [bed.python, "-m", "edl_workflows", *command[len(workloads.COMMAND) :]]
-        _small(container)
 
     return change
 
@@ -105,12 +118,24 @@ def from_host(bed: Bed) -> Change:
 def from_image(spec: Object) -> None:
     """Programs of the image alone: the bed's usual runtime would lay the machine's over them."""
     spec["runtimeClassName"] = PLAIN_RUNTIME
-    _small(spec["containers"][0])
 
 
-def _small(container: Object) -> None:
-    """The bed's node has two cores for everything."""
-    container["resources"] = {"requests": {"cpu": "20m", "memory": "64Mi"}}
+def _pod_template(of: str) -> Object:
+    return {"metadata": {"labels": {TEMPLATE_LABEL: of}}, "spec": dict(PLACEMENT)}
+
+
+def check_template(pod: Object, of: str) -> None:
+    """See that a real pod has what one of the installation's templates says.
+
+    Args:
+        pod: as the API server has it.
+        of: which template: ``installation``, ``master`` or ``training``.
+    """
+    spec = pod["spec"]
+    assert pod["metadata"]["labels"][TEMPLATE_LABEL] == of
+    assert spec["nodeSelector"] == PLACEMENT["nodeSelector"]
+    assert spec["priorityClassName"] == PLACEMENT["priorityClassName"]
+    assert TOLERATION in spec["tolerations"]  # Kubernetes adds others
 
 
 def apply(bed: Bed, objects: list[Object], *flags: str) -> None:
@@ -143,8 +168,7 @@ def image_job(image: str, name: str) -> dict[str, Any]:
 
 def _pod(image: str, command: list[str]) -> Object:
     container = {"name": "main", "image": image, "imagePullPolicy": "Never", "command": command}
-    _small(container)
-    security = {"securityContext": CONTAINER_SECURITY}
+    security = {"securityContext": CONTAINER_SECURITY, "resources": SMALL}
     return {"securityContext": dict(POD_SECURITY), "containers": [container | security]}
 
 
@@ -299,8 +323,20 @@ def installed(bed: Bed, cluster: Cluster, name: str, image: str, change: Change)
     """
     # Not Brain, whose monitor is for all namespaces, and which needs a volume: see test_install_brain.py.
     parts = frozenset(InstallPart) - {InstallPart.BRAIN}
+    own_pods = _pod_template("installation")
+    own_pods["spec"]["containers"] = [{"name": "main", "resources": LIMITED}]
     options = InstallOptions(
-        image, f"{name}-system", f"{name}-jobs", ("all",), pull_policy=PullPolicy.NEVER, parts=parts
+        image,
+        f"{name}-system",
+        f"{name}-jobs",
+        ("all",),
+        pull_policy=PullPolicy.NEVER,
+        parts=parts,
+        pod_template=own_pods,
+        master_template=_pod_template("master"),
+        training_template=_pod_template("training"),
+        master_cpu_limit=MASTER_CPU_LIMIT,
+        ttl_seconds_after_finished=TIME_TO_LIVE,
     )
     make_namespace(cluster, options.jobs_namespace, RESTRICTED)
     with tempfile.TemporaryDirectory() as folder:

@@ -30,14 +30,18 @@ from edl_workflows.pipelines.waiting.identity import StageIdentity
 from edl_workflows.runtime.kube import client, events, logs, resources
 from edl_workflows.runtime.kube.client import DeletionOptions
 from edl_workflows.runtime.kube.connect import Cluster
-from edl_workflows.runtime.kube.resources import Object
+from edl_workflows.runtime.kube.resources import Object, Scope
 from edl_workflows.services.master.stores.config_maps import ConfigMapStore
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.wait import until
 from tests.cluster.installed import (
+    LIMITED,
+    MASTER_CPU_LIMIT,
+    TIME_TO_LIVE,
     Installed,
     allowed,
     apply,
+    check_template,
     count_api_connections,
     here,
     job,
@@ -111,17 +115,22 @@ def _uids(bed: Bed, objects: list[Object]) -> list[str]:
 
 def test_both_replicas_are_ready_and_one_leads(here: Installed) -> None:
     """In a namespace that admits restricted pods only, both replicas become ready and one of them takes the
-    Lease."""
+    Lease. All pods of the installation have the placement, priority, labels and resources of its
+    `--pod-template`."""
     pods = here.pods()
 
     assert len(pods) == 2
     assert all(pod["status"]["phase"] == "Running" for pod in pods)
+    for pod in client.list_objects(here.cluster, Scope(resources.PODS, here.options.namespace)).items:
+        check_template(pod, "installation")
+        assert pod["spec"]["containers"][0]["resources"] == LIMITED
     until(lambda: here.leader() in [pod["metadata"]["name"] for pod in pods], "one of the pods leads")
 
 
 def test_a_pipelines_job_runs_to_its_end(here: Installed, pipeline: Cluster) -> None:
     """A job that an ordinary account submits gets its master and its workers, and succeeds. The API server
-    has served its master in the masters' priority level, and the controller in the controller's."""
+    has served its master in the masters' priority level, and the controller in the controller's. The job is
+    deleted after the installation's time to live."""
     submitted = SubmittedJob.submit(pipeline, job(here.bed, "ends", "pass"))
 
     submitted.wait_phase(JobPhase.SUCCEEDED, seconds=PATIENCE)
@@ -129,6 +138,11 @@ def test_a_pipelines_job_runs_to_its_end(here: Installed, pipeline: Cluster) -> 
     for level in (names.CONTROLLER, flow_control.MASTERS):
         labels = f'flow_schema="{level}-{here.jobs}",priority_level="{level}"'
         assert f"apiserver_flowcontrol_dispatched_requests_total{{{labels}}}" in served
+    until(
+        lambda: client.find(pipeline, resources.ELASTIC_JOBS, submitted.name) is None,
+        "its time to live is over",
+        TIME_TO_LIVE + PATIENCE,
+    )
 
 
 def test_a_program_travels_with_its_job(here: Installed, pipeline: Cluster) -> None:
@@ -203,9 +217,14 @@ def _counts(cluster: Cluster, obj: Object) -> dict[str, int]:
 
 def test_a_pipelines_account_can_do_all_that_stages_do(here: Installed, pipeline: Cluster) -> None:
     """The role `edl-pipeline` is enough to scale, edit, migrate and suspend a job, and to adopt and withdraw
-    a plan."""
+    a plan. The job's pods have what the installation's templates for masters and for training say."""
     lives = SubmittedJob.submit(pipeline, job(here.bed, "lives", roles=("ps", "worker")))
     lives.wait_phase(JobPhase.RUNNING, seconds=PATIENCE)
+    (master,) = lives.pods(names.MASTER_TYPE)
+    check_template(master, "master")
+    assert master["spec"]["containers"][0]["resources"]["limits"]["cpu"] == MASTER_CPU_LIMIT
+    for pod in (*lives.pods("ps"), *lives.pods("worker")):
+        check_template(pod, "training")
     three = ScaleRequest(job=lives.name, replicas={"worker": ReplicaResourceSpec(replicas=3)})
     lives.run(SCALE, three, PATIENCE)
     assert len(lives.pods("worker")) == 3

@@ -1,18 +1,23 @@
 """ElasticJobs in real pods with TensorFlow: train, change, suspend, delete. Prints how long the steps
 take."""
 
+import json
 import time
+from pathlib import Path
 
 import pytest
 
 from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec
 from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.core.kubernetes import names
+from edl_workflows.pipelines.cli.root import run
+from edl_workflows.pipelines.install import rbac
 from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
 from edl_workflows.pipelines.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
 from edl_workflows.pipelines.stages.scale import SCALE, ScaleRequest
 from edl_workflows.pipelines.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
 from edl_workflows.runtime.kube import client, resources
+from tests.cluster.installed import account_of
 from tests.cluster.training import Place
 from tests.e2e.records import all_records, consumed, evaluate, trained
 
@@ -25,9 +30,9 @@ OWNED = (
 )  # fmt: skip
 
 
-def test_job_grows_migrates_and_ends(here: Place) -> None:
+def test_job_grows_migrates_and_ends(here: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The job has 1 server and 1 worker, then 2 workers, then 2 servers. Each record of each epoch is trained
-    exactly once, the model is good, and the logs of its pods can be read."""
+    exactly once, the model is good, the logs of its pods can be read, and its master shows its figures."""
     epochs, begun = 60, time.monotonic()
     job = here.submit("grows", epochs, 0.1, {"ps": 1, "worker": 1})
     job.wait_step(1)
@@ -36,6 +41,7 @@ def test_job_grows_migrates_and_ends(here: Place) -> None:
     begun = time.monotonic()
     job.run(SCALE, ScaleRequest(job=job.name, replicas={"worker": ReplicaResourceSpec(replicas=2)}))
     print(f"one more worker: {time.monotonic() - begun:.1f} s")
+    _check_live_figures(here, job.name, tmp_path, capsys)
     begun = time.monotonic()
     job.run(MIGRATE_PS, MigratePsRequest(job=job.name, replicas=2))
     plan = job.plans()[-1].status
@@ -54,6 +60,36 @@ def test_job_grows_migrates_and_ends(here: Place) -> None:
     assert set(times.values()) == {1}
     assert evaluate(job.training.folder)["accuracy"] >= 0.93
     assert job.get().status.master_restarts == 0
+
+
+def _check_live_figures(here: Place, job_name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The master of a job answers through the API server's proxy whoever has the right to it, and this right
+    is enough; others are refused with the right that they lack."""
+    service = f"{names.master_name(job_name)}:{names.MASTER_PORT}"
+    proxy = rbac.policy_rule("", "services/proxy", "get", name=service)
+    for user, rights in (("viewer", []), ("watcher", [proxy])):
+        account_of(here.bed, here.cluster.namespace, user, folder, [*rbac.viewer_rules(), *rights])
+
+    def show(user: str, *command: str) -> tuple[int, str, str]:
+        printed = capsys.readouterr().out
+        code = run([*command, "--kubeconfig", str(folder / f"{user}.kubeconfig")])
+        shown = capsys.readouterr()
+        print(printed, end="")
+        return code, shown.out, shown.err
+
+    code, out, err = show("watcher", "top", job_name, "-o", "json")
+    assert code == 0, err
+    measured = json.loads(out)
+    assert measured["live"], measured["obstacle"]
+    assert measured["figures"]["step"] > 0
+    code, out, err = show("watcher", "get", job_name, "--live", "-o", "json")
+    assert code == 0, err
+    assert json.loads(out)["status"]["progress"]["step"] >= measured["figures"]["step"]
+    for command in (("top", job_name), ("get", job_name, "--live")):
+        code, out, err = show("viewer", *command)
+        assert (code, out) == (5, "")
+        assert f'services "{service}" is forbidden' in err
+        assert '"services/proxy"' in err
 
 
 def test_suspended_job_frees_its_pods_and_goes_on_where_it_was(here: Place) -> None:
