@@ -63,6 +63,7 @@ from edl_workflows.core.protocol.training import (
     ModelVerdict,
     ResultReceipt,
     ResultReport,
+    StepReceipt,
     StepReport,
 )
 
@@ -172,7 +173,7 @@ class MasterClient:
         """Report that the node's pod is told to end; the answer says whether it is still needed."""
         return self._call(routes.LEAVE, report)
 
-    def step(self, report: StepReport) -> Directive:
+    def step(self, report: StepReport) -> StepReceipt:
         """Report the newest training step."""
         return self._call(routes.STEP, report)
 

@@ -23,6 +23,8 @@ from edl_workflows.training.directives import DirectiveWatch
 
 STEP_SECONDS = 0.5
 """Interval of step reports; the protocol promises at most a few per second."""
+_AT_ONCE = 0.0
+"""When a step is due that does not wait for the interval."""
 PRESENCE_SECONDS = 2.0
 """Interval of reports that the process lives, while it reports no step."""
 
@@ -58,7 +60,8 @@ class Reporter:
         self._saves = False
         self._newest_step = 0
         self._waiting: Callable[[], float] | None = None
-        self._step_due = 0.0
+        self._step_due = _AT_ONCE
+        self._awaited = 0
         self._presence_due = 0.0
         self._busy = False
         self._stop = threading.Event()
@@ -78,7 +81,7 @@ class Reporter:
     def flush(self, timeout: float) -> bool:
         """Wait until everything is sent; False on time-out."""
         with self._lock:
-            self._step_due = 0.0
+            self._step_due = _AT_ONCE
             self._lock.notify_all()
             return self._lock.wait_for(lambda: not (self._letters or self._step or self._busy), timeout)
 
@@ -154,8 +157,9 @@ class Reporter:
     def step(
         self, step: int, loss: float | None, records: int = 0, metrics: Mapping[str, float] | None = None
     ) -> None:
-        """Report the newest step, and the records that a collective job has processed. The first step is sent
-        at once, the others at most every half second. Of metrics the newest value of each name is sent."""
+        """Report the newest step, and the records that a collective job has processed. The first step and a
+        step that somebody waits for are sent at once, the others at most every half second. Of metrics the
+        newest value of each name is sent."""
         now = time.time()
         first = self._first_step_time is None
         if metrics is not None:
@@ -170,10 +174,18 @@ class Reporter:
         if first:
             self._first_step_time = now
             self.state(ProcessState.TRAINING)
+        elif 0 < self._awaited <= step:
+            self._send_step_now()
 
     def _put(self, letter: Callable[[], object]) -> None:
         with self._lock:
             self._letters.append(letter)
+            self._lock.notify_all()
+
+    def _send_step_now(self) -> None:
+        with self._lock:
+            self._awaited = 0
+            self._step_due = _AT_ONCE
             self._lock.notify_all()
 
     def _offer_directive(self, directive: Directive) -> None:
@@ -195,7 +207,7 @@ class Reporter:
                 self._lock.notify_all()
 
     def _anything_due(self) -> bool:
-        return self._stop.is_set() or bool(self._letters)
+        return self._stop.is_set() or bool(self._letters) or (bool(self._step) and self._step_due == _AT_ONCE)
 
     def _next_letter(self) -> Callable[[], object] | None:
         if self._letters:
@@ -219,7 +231,14 @@ class Reporter:
             known=self._watch.latest.revision,
             metrics=metrics,
         )
-        return lambda: self._offer_directive(self._client.step(report))
+        return lambda: self._report_step(report)
+
+    def _report_step(self, report: StepReport) -> None:
+        receipt = self._client.step(report)
+        self._awaited = receipt.awaited
+        if 0 < receipt.awaited <= self._newest_step:  # it was made meanwhile
+            self._send_step_now()
+        self._offer_directive(receipt)
 
     def _send_presence(self) -> None:
         if self._waiting is None or self._stop.is_set() or time.monotonic() < self._presence_due:

@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 
 class ProgressReporter:
-    """Sends the newest step in a thread, at most twice a second. A report that fails is replaced by the next
-    one.
+    """Sends the newest step in a thread, at most twice a second, and a step that somebody waits for at once.
+    A report that fails is replaced by the next one.
 
     Args:
         environment: the pod's environment.
@@ -43,7 +43,9 @@ class ProgressReporter:
         self._first_step_time = 0.0
         self._metrics: dict[str, float] = {}
         self._newest: deque[StepReport] = deque(maxlen=1)
-        self._stop = threading.Event()
+        self._awaited = 0
+        self._due = threading.Event()
+        self._closing = False
         self._thread = threading.Thread(target=self._send_all, name="progress", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -64,14 +66,20 @@ class ProgressReporter:
                 metrics=self._metrics,
             )
         )
+        if 0 < self._awaited <= step:
+            self._awaited = 0
+            self._due.set()
 
     def close(self) -> None:
         """Send the newest step, and stop."""
-        self._stop.set()
+        self._closing = True
+        self._due.set()
         self._thread.join(CLOSE_SECONDS)
 
     def _send_all(self) -> None:
-        while not self._stop.wait(STEP_SECONDS):
+        while not self._closing:
+            self._due.wait(STEP_SECONDS)
+            self._due.clear()
             self._send()
         self._send()
         self._client.close()
@@ -80,9 +88,12 @@ class ProgressReporter:
         with contextlib.suppress(IndexError):  # no step since the last report
             report = self._newest.pop()
             try:
-                self._client.step(report)
+                self._awaited = self._client.step(report).awaited
             except EdlError as error:
                 log.debug("%s", error)
+                return
+            if 0 < self._awaited <= self._newest[-1].step:  # it was made meanwhile
+                self._due.set()
 
 
 _reporters: dict[int, ProgressReporter] = {}

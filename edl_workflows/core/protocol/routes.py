@@ -43,6 +43,7 @@ from edl_workflows.core.protocol.training import (
     ModelVerdict,
     ResultReceipt,
     ResultReport,
+    StepReceipt,
     StepReport,
 )
 
@@ -168,8 +169,8 @@ STEP = Route(
     "POST",
     "/v1/steps",
     StepReport,
-    Directive,
-    summary="the newest step, at most a few times per second",
+    StepReceipt,
+    summary="the newest step, at most a few times per second, and a step that somebody waits for at once",
     answered="at once; the first step of a version once stored",
 )
 RESULT = Route(

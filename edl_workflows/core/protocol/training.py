@@ -10,7 +10,7 @@ from edl_workflows.core.protocol.datasets import MAX_SHARDS_PER_MESSAGE, Dataset
 from edl_workflows.core.protocol.function_result import ResultText
 from edl_workflows.core.protocol.message import Message
 from edl_workflows.core.protocol.metrics import LOSS, MAX_METRICS, FiniteNumber, MetricName, Metrics
-from edl_workflows.core.protocol.nodes import NodeRef
+from edl_workflows.core.protocol.nodes import Directive, NodeRef
 from edl_workflows.core.protocol.reported import (
     CheckpointUri,
     ErrorText,
@@ -58,6 +58,17 @@ class StepReport(Message):
     def _diverged(cls, value: object) -> object:
         """Drop a loss that is not finite, so that the report of the step is still accepted."""
         return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class StepReceipt(Directive):
+    """The answer to a `StepReport`: a directive as for a `Heartbeat`, and what the next report depends on.
+
+    Attributes:
+        awaited: the next step that somebody waits for, which is to be reported as soon as it is made; 0 if
+            there is none.
+    """
+
+    awaited: int = 0
 
 
 class ResultReport(Message):

@@ -17,7 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp, Scope
 
 from edl_workflows.core.exceptions import InvalidError, UnavailableError
-from edl_workflows.core.jobs.elastic_job.awaited_steps import has_passed
+from edl_workflows.core.jobs.elastic_job.awaited_steps import has_passed, next_awaited
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol import routes
 from edl_workflows.core.protocol.cluster import CheckpointRef
@@ -57,6 +57,7 @@ from edl_workflows.core.protocol.training import (
     ModelVerdict,
     ResultReceipt,
     ResultReport,
+    StepReceipt,
     StepReport,
 )
 from edl_workflows.runtime.process.http_api import (
@@ -180,11 +181,14 @@ class _RouteServer:
 
         return decorate
 
-    def render(self, directive: Directive, known: int = -1) -> Response:
+    def render(self, directive: Directive, known: int = -1, awaited: int = 0) -> Response:
         """The answer to an agent that has revision `known`: the directive if it is newer, else
-        `NOTHING_NEW`.
+        `NOTHING_NEW`; with the next step that somebody waits for, unless it is 0.
         """
         fresh = directive if directive.revision > known else NOTHING_NEW
+        if awaited:
+            receipt = StepReceipt(**dict(fresh), awaited=awaited)
+            return Response(receipt.model_dump_json(), media_type="application/json")
         revision, text = self._texts.get(fresh.stop, (-1, b""))
         if revision != fresh.revision:
             text = fresh.model_dump_json().encode()
@@ -252,7 +256,7 @@ def _process_routes(server: _RouteServer, master: Master) -> None:
         messages.record_death_report(state, message)
 
     @server.serve(routes.STEP, None)
-    async def step(message: StepReport) -> None:
+    async def step(message: StepReport) -> Response:
         before = state.steps.step
         first = training_messages.record_step(state, message, master.now())
         if has_passed(before, state.steps.step, state.settings.awaited_steps):
@@ -261,6 +265,8 @@ def _process_routes(server: _RouteServer, master: Master) -> None:
             await master.durable(master.changed(WriteUrgency.NOW))
         else:
             master.touched(WriteUrgency.LAZY)
+        awaited = next_awaited(state.steps.step, state.settings.awaited_steps)
+        return server.render(master.directive(message.node), message.known, awaited)
 
     @server.serve(routes.RESULT)
     def result(message: ResultReport) -> ResultReceipt:

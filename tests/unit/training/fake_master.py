@@ -47,6 +47,7 @@ from edl_workflows.core.protocol.training import (
     CheckpointTicket,
     ModelReport,
     ModelVerdict,
+    StepReceipt,
     StepReport,
 )
 from edl_workflows.services.master.shards import ShardManager
@@ -106,6 +107,7 @@ class FakeMaster:
         knows_node: refuses reports of exits and of damage, and to say a directive, when cleared.
         rank: refuses nodes that register with another; None: takes all.
         away: answers 503 to everything while set.
+        awaited: the step that somebody waits for; 0: none.
         refuses_ends: of checkpoints, as when another version has become active.
         refuses_positions: of checkpoints that are restored.
         deaf_to_ends: answers 503 to ends of checkpoints while set.
@@ -123,6 +125,7 @@ class FakeMaster:
         self.wait_on_exit = False
         self.leave = LeaveVerdict(wait=False)
         self.away = False
+        self.awaited = 0
         self.knows_node = True
         self.rank: int | None = None
         self.refuses_ends = False
@@ -235,8 +238,9 @@ class FakeMaster:
 
     def _training_routes(self, app: FastAPI) -> None:
         @app.post("/v1/steps")
-        def step(message: StepReport) -> Directive:
-            return self.take(message)
+        def step(message: StepReport) -> StepReceipt:
+            awaited = self.awaited if self.awaited > message.step else 0
+            return StepReceipt(**dict(self.take(message)), awaited=awaited)
 
         @app.post("/v1/checkpoints")
         def begin(message: CheckpointBegin) -> CheckpointTicket:

@@ -17,6 +17,7 @@ from edl_workflows.core.protocol.nodes import (
 )
 from edl_workflows.core.protocol.sync import SyncJoin
 from edl_workflows.core.protocol.training import StepReport
+from edl_workflows.training import reports
 from edl_workflows.training.client import LONGEST_DELAY
 from tests.unit.training.fake_master import (
     Connect,
@@ -239,6 +240,26 @@ def test_steps_are_reported_in_the_background(master: FakeMaster, connected: Con
     eventually(lambda: master.got(StepReport, step=10_001))
     assert len(master.got(StepReport)) < 10
     assert master.got(ProcessReport, state=ProcessState.TRAINING)
+
+
+def test_a_step_that_somebody_waits_for_is_reported_at_once(
+    master: FakeMaster, connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not wait for the interval of step reports, also if it was made before the program knew that
+    somebody waits for it. The steps before it do."""
+    monkeypatch.setattr(reports, "STEP_SECONDS", 3600.0)
+    master.say(active=cluster(1))
+    job = connected()
+    eventually(lambda: job.active)
+    master.awaited = 5
+    job.report_step(1)
+    eventually(lambda: master.got(StepReport, step=1))
+    master.awaited = 6
+    for step in range(2, 6):
+        job.report_step(step)
+    job.report_step(6)
+    eventually(lambda: master.got(StepReport, step=6))
+    assert not master.got(StepReport, step=2)
 
 
 def test_metrics_are_reported_with_steps(master: FakeMaster, connected: Connect) -> None:

@@ -9,7 +9,7 @@ from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol.nodes import ProcessReport
 from edl_workflows.core.protocol.training import StepReport
-from edl_workflows.training import progress
+from edl_workflows.training import progress, telemetry
 from edl_workflows.training.telemetry import _reporters
 from tests.unit.training.fake_master import FakeMaster, eventually
 
@@ -40,6 +40,22 @@ def test_one_line_gives_progress_and_metrics(master: FakeMaster) -> None:
     assert not master.got(ProcessReport)
     with pytest.raises(InvalidError):
         progress(5, **{"a name": 1.0})
+
+
+@pytest.mark.usefixtures("_in_job")
+def test_a_step_that_somebody_waits_for_is_reported_at_once(
+    master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not wait for the interval of step reports, also if it was made before the program knew that
+    somebody waits for it."""
+    master.awaited = 3
+    progress(1)
+    monkeypatch.setattr(telemetry, "STEP_SECONDS", 3600.0)
+    eventually(lambda: master.got(StepReport, step=1))
+    master.awaited = 4
+    progress(3)
+    progress(4)
+    eventually(lambda: master.got(StepReport, step=4))
 
 
 @pytest.mark.usefixtures("_in_job")

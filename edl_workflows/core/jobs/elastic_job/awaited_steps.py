@@ -39,6 +39,11 @@ def awaited_steps(annotations: Mapping[str, str]) -> tuple[int, ...]:
     return tuple(sorted(set(read_waiters(annotations).values())))
 
 
+def next_awaited(step: int, steps: tuple[int, ...]) -> int:
+    """The next of these steps, in order, after a step; 0 for none."""
+    return next((later for later in steps if later > step), 0)
+
+
 def has_passed(before: int, after: int, steps: tuple[int, ...]) -> bool:
     """Whether one of these steps was made between two others."""
     return any(before < step <= after for step in steps)

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -125,6 +126,22 @@ def test_a_directive_is_told_when_it_is_stored() -> None:
         it.store.open = True
         assert (await poll).json()["trained"] == 1
         await report
+
+    with_master(test)
+
+
+def test_a_step_report_is_answered_with_the_next_step_that_somebody_waits_for() -> None:
+    """Beside the directive, if it is new. So the program reports that step as soon as it is made."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        directive = (await it.client.get("/v1/directive?type=worker&id=0&wait=0")).json()
+        it.master.state.settings = replace(it.master.state.settings, awaited_steps=(3, 6, 9))
+        for step, known, awaited in ((5, -1, 6), (6, directive["revision"], 9), (9, -1, 0)):
+            report = {"step": step, "time": 2.0, "first_step_time": 1.0, "known": known}
+            receipt = await it.post("/v1/steps", node=WORKER, version=1, **report)
+            assert receipt.get("awaited", 0) == awaited
+            assert receipt["active"] == (directive["active"] if known == -1 else None)
 
     with_master(test)
 
