@@ -321,7 +321,8 @@ async def _wait_for_end(
 
 
 async def _next_state(source: ClusterSource, states: States, wait: GoalWait, waiting: Waiting) -> State:
-    """The next state to evaluate: one that was delivered, or the newest one when a reminder is due.
+    """The next state to evaluate: one that was delivered, or the newest one when a reminder, or another
+    attempt to register the wait, is due.
 
     Raises:
         TimeoutError: a deadline has passed.
@@ -329,7 +330,8 @@ async def _next_state(source: ClusterSource, states: States, wait: GoalWait, wai
     """
     while True:
         try:
-            state = await states.next(min(wait.seconds_left, wait.seconds_until_reminder()))
+            retry = wait.waiter.seconds_until_retry
+            state = await states.next(min(wait.seconds_left, wait.seconds_until_reminder(), retry))
         except TimeoutError:
             if not wait.seconds_left:
                 raise

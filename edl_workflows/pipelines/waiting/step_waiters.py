@@ -6,10 +6,11 @@ the next write of the status.
 """
 
 import contextlib
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from edl_workflows.core.exceptions import EdlError, UnavailableError
+from edl_workflows.core.exceptions import ConflictError, EdlError, UnavailableError
 from edl_workflows.core.jobs import manifests
 from edl_workflows.core.jobs.elastic_job.awaited_steps import MAX_WAITERS, read_waiters
 from edl_workflows.pipelines.waiting.goals import Handle, JobGoal
@@ -19,6 +20,8 @@ from edl_workflows.runtime.kube.resources import ELASTIC_JOBS, Object
 
 ONE_ATTEMPT = CallPolicy(attempts=1, read_seconds=5.0)
 """The wait must not wait for its registration."""
+RETRY_SECONDS = 5.0
+"""Between two attempts to register a wait. A job that only trains changes about once a minute."""
 
 
 class StepWaiter:
@@ -33,7 +36,13 @@ class StepWaiter:
         self._annotation = handle.waiter if handle.kind == ELASTIC_JOBS.kind else ""
         self._step = goal.step if isinstance(goal, JobGoal) and goal.step is not None else 0
         self._over = not self._annotation or not self._step
+        self._failed = False
         self._job: Object | None = None
+
+    @property
+    def seconds_until_retry(self) -> float:
+        """Until the registration is to be tried again; infinite if it need not be."""
+        return RETRY_SECONDS if self._failed else math.inf
 
     def is_due(self, state: Object | None) -> bool:
         """Whether the wait is to be registered on the job as it is now."""
@@ -48,13 +57,13 @@ class StepWaiter:
         read it."""
         waiters, shown = read_waiters(_annotations(state)), _shown_step(state)
         passed = [name for name, step in waiters.items() if step <= shown and name != self._annotation]
-        self._over = True
+        self._over, self._failed = True, False
         if len(waiters) - len(passed) >= MAX_WAITERS:
             return
         try:
             _annotate(source, state, {**dict.fromkeys(passed), self._annotation: str(self._step)})
-        except UnavailableError:
-            self._over = False  # again at the next change of the job
+        except (UnavailableError, ConflictError):
+            self._over, self._failed = False, True
         except EdlError:
             return
         else:

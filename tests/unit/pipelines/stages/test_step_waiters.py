@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.core.exceptions import EdlError, ForbiddenError, UnavailableError
+from edl_workflows.core.exceptions import ConflictError, EdlError, ForbiddenError, UnavailableError
 from edl_workflows.core.jobs.elastic_job.awaited_steps import MAX_WAITERS, annotation_of, read_waiters
 from edl_workflows.pipelines.stages import driver
 from edl_workflows.pipelines.stages.wait import WAIT, WaitRequest
+from edl_workflows.pipelines.waiting import step_waiters
 from edl_workflows.pipelines.waiting.goals import Handle
 from edl_workflows.pipelines.waiting.identity import StageIdentity
 from edl_workflows.pipelines.waiting.results import Done, Failed, InProgress
@@ -136,6 +137,33 @@ def test_a_wait_does_not_depend_on_its_registration(
     wait = driver.GoalWait(_handle(cluster, "one", 10))
     assert [type(wait.check(cluster)) for _ in range(2)] == [InProgress] * 2
     assert len(tried) == tries
+
+
+@pytest.mark.parametrize("in_loop", [True, False])
+@pytest.mark.parametrize("error", [UnavailableError("slow"), ConflictError("many at once")])
+def test_a_registration_that_failed_is_repeated(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, error: EdlError, in_loop: bool
+) -> None:
+    """Many waits that begin at once may be too much for the API server. Their jobs need not change until they
+    register again."""
+    client.create(cluster, elastic_job("mnist"))
+    _make_step(cluster, 1)
+    tried, patch = [], client.patch
+
+    def refuse_once(*arguments: Any) -> Any:
+        tried.append(arguments)
+        if len(tried) == 1:
+            raise error
+        return patch(*arguments)
+
+    monkeypatch.setattr(client, "patch", refuse_once)
+    monkeypatch.setattr(step_waiters, "RETRY_SECONDS", 0.1)
+    results: list[Any] = []
+    thread = _wait(cluster, _handle(cluster, "one", 10), results, in_loop=in_loop)
+    eventually(lambda: _waiters(cluster) == {annotation_of("one"): 10}, "it is registered")
+    _make_step(cluster, 10)
+    thread.join(60)
+    assert isinstance(results[0], Done)
 
 
 @pytest.mark.parametrize("request_fields", [{"phases": ("Running",)}, {"step": 0}])
