@@ -42,6 +42,8 @@ INSTALLATION = "matrix"
 RESTARTS_CLEARED = Version(airflow.__version__) >= Version("3.1")
 """Airflow 3.0 leaves a task that was cleared while it ran in the state ``restarting`` until it is cleared
 again (apache/airflow#55045)."""
+RETRIES_KILLED = Version(airflow.__version__) >= Version("3.1.2")
+"""Older versions fail a task whose process was killed, whatever its retries (apache/airflow#55753)."""
 REAPER = "reaper"
 LINEAGE = "events"
 """OpenLineage's events of all rows."""
@@ -177,9 +179,12 @@ def outlive(matrix: "Matrix", row: Row) -> None:
 
 
 def kill_worker(matrix: "Matrix", row: Row) -> None:
-    """The task's process dies without a word; the next attempt waits."""
+    """The task's process dies without a word; the next attempt waits, if Airflow makes one."""
     os.kill(matrix.task(row, "train")["pid"], signal.SIGKILL)
-    matrix.await_waiting(row, attempt=2)
+    if row.attempt:
+        matrix.await_waiting(row, attempt=2)
+    else:
+        matrix.await_state(row, "train", ["failed"])
 
 
 def unheard(blow: Callable[["Matrix", Row], None]) -> Callable[["Matrix", Row], None]:
@@ -201,6 +206,7 @@ def unheard(blow: Callable[["Matrix", Row], None]) -> Callable[["Matrix", Row], 
 def rows_of(mode: Mode) -> list[Row]:
     """All rows of a mode."""
     lost: Callable[[Matrix, Row], None] = kill_worker if mode == "sync" else nothing
+    failed = mode == "sync" and not RETRIES_KILLED
     return [
         Row("healthy", mode, nothing, attempt=1),
         Row("cleared", mode, clear, attempt=2),
@@ -210,7 +216,8 @@ def rows_of(mode: Mode) -> list[Row]:
         Row("run-failed-and-deleted", mode, fail_and_delete_run, gone="by itself"),
         Row("out-of-time", mode, nothing, gone="by itself", retries=0, seconds=30),
         # Of a deferred task the triggerer is killed in each row: another takes its triggers over.
-        Row("killed", mode, lost, attempt=2 if mode == "sync" else 1),
+        Row("killed", mode, lost, gone="by the reaper" if failed else "",
+            attempt=0 if failed else 2 if mode == "sync" else 1),
         Row("killed-and-marked-failed", mode, unheard(mark_failed), "outage", gone="by the reaper"),
         Row("killed-and-run-deleted", mode, unheard(fail_and_delete_run), "outage", gone="by the reaper"),
         Row("killed-but-kept", mode, unheard(mark_failed), "outage", on_kill_action="keep"),
@@ -275,6 +282,8 @@ class Matrix:
         )  # its time may be up by now
         self.found[row.name].uid = str(job["metadata"]["uid"]) if job else self._uid_of_task(row)
         self.await_waiting(row, attempt=1)
+        if has_lineage():  # a job's container may begin before its worker has told of the job
+            self.await_that(lambda: "START" in self.lineage_types(row), lambda: f"START of {row.name}")
 
     def _uid_of_task(self, row: Row) -> str:
         """The uid of the job that the task began, from the task's XCom: the job itself is gone."""
@@ -309,7 +318,7 @@ class Matrix:
         found = self.found[row.name]
         (self.folder / f"{row.name}.end").touch()
         if row.attempt:
-            self._await_state(row, row.waiting_task, ("success", "failed"))
+            self.await_state(row, row.waiting_task, ("success", "failed"))
             task = self.task(row, row.waiting_task)
             found.state, found.attempt = task["state"], task["try_number"]
         self.await_that(lambda: not self._living(row), lambda: f"the end of the processes of {row.name}")
@@ -390,7 +399,7 @@ class Matrix:
         wanted = ["deferred"] if row.mode == "deferred" else ["running", "up_for_reschedule"]
         if row.seconds:
             wanted += ["failed", "skipped"]  # on a busy machine its time may be up by now
-        self._await_state(row, row.waiting_task, wanted, attempt)
+        self.await_state(row, row.waiting_task, wanted, attempt)
         if row.mode == "deferred":
             # A trigger that no triggerer has begun is not told of a kill: the rows of the outage are about
             # that.
@@ -401,7 +410,7 @@ class Matrix:
     def await_restarting(self, row: Row, process: int) -> None:
         """Wait until the process of a cleared task has ended and left it in the state ``restarting``."""
         self.await_that(lambda: not psutil.pid_exists(process), lambda: f"the end of {row.name}'s process")
-        self._await_state(row, row.waiting_task, ["restarting"])
+        self.await_state(row, row.waiting_task, ["restarting"])
 
     @contextlib.contextmanager
     def no_triggerer(self) -> Iterator[None]:
@@ -425,7 +434,9 @@ class Matrix:
             self.airflow.check()
             time.sleep(LOOK_SECONDS)
 
-    def _await_state(self, row: Row, task_id: str, states: Sequence[str], attempt: int = 0) -> None:
+    def await_state(self, row: Row, task_id: str, states: Sequence[str], attempt: int = 0) -> None:
+        """Wait for a state of a task, in an attempt if one is given."""
+
         def holds() -> bool:
             task = self.task(row, task_id)
             return task["state"] in states and attempt in (0, task["try_number"])
