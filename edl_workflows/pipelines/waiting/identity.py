@@ -97,8 +97,9 @@ class StageIdentity:
         engine, *parts = self.owner.split("/")
         kind = engine.partition("@")[0]
         if kind == "airflow" and len(parts) >= 4:
-            dag, *run, task, _ = parts
-            return f"task {task} of DAG {dag}, run {'/'.join(run)}"
+            dag, *run, task, index = parts
+            mapped = "" if index == "-1" else f"[{index}]"
+            return f"task {task}{mapped} of DAG {dag}, run {'/'.join(run)}"
         if kind == "argo" and len(parts) >= 4:
             namespace, workflow, _, *path = parts
             return f"step {'/'.join(path)} of workflow {namespace}/{workflow}"

@@ -37,7 +37,7 @@ def test_a_name_is_the_same_for_all_attempts_and_for_no_other_task() -> None:
     ("owner", "requester"),
     [
         ("airflow/retrain/manual__2026/train.scale/-1", "task train.scale of DAG retrain, run manual__2026"),
-        ("airflow@prod/retrain/a/b/scale/3", "task scale of DAG retrain, run a/b"),
+        ("airflow@prod/retrain/a/b/scale/3", "task scale[3] of DAG retrain, run a/b"),
         ("argo/ml/retrain-x7/uid-1/main/scale", "step main/scale of workflow ml/retrain-x7"),
         ("airflow-tab/retrain/uid-1/3f", "tab of DAG retrain"),
         ("cli/ada@laptop/6f1c", "ada@laptop, with cli"),
