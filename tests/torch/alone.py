@@ -32,12 +32,14 @@ class JobAlone:
         max_workers: N, the mini-batches of a step.
         steps: (step, loss, records) that were reported.
         metrics: newest value of each reported metric.
+        expected: records of all epochs.
         leave_at: the step after which it is asked to exit, as by SIGTERM.
     """
 
     max_workers: int
     steps: list[tuple[int, float, int]] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
+    expected: int = 0
     leave_at: int = -1
     node = NodeRef(type="worker", id=0)
     name, version, preparing, replica_size = "alone", 1, False, 1
@@ -136,7 +138,8 @@ class JobAlone:
         self.checkpoint(stored=True)
 
     def expect_records(self, records: int) -> None:
-        """Nobody shows them."""
+        """Note them."""
+        self.expected = records
 
     def report_step(self, step: int, loss: float, records: int) -> None:
         """Note it."""

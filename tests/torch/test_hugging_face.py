@@ -103,7 +103,7 @@ def test_the_training_is_that_of_the_trainer_itself(tmp_path: Path) -> None:
         assert logged(trainer, name) == pytest.approx(logged(plain, name), abs=1e-5), name
     assert result.global_step == plain.state.global_step == len(job.steps)
     assert job.losses == pytest.approx(logged(plain, "loss")[: len(job.steps)], abs=1e-5)
-    assert job.steps[-1][2] == 2 * TEXTS, "each record twice"
+    assert job.steps[-1][2] == job.expected == 2 * TEXTS, "each record twice, as the job's status expects"
     ends = [one.evaluate(Texts())["eval_loss"] for one in (trainer, plain)]
     assert ends[0] == pytest.approx(ends[1], abs=1e-5)
     assert set(job.metrics) == {"grad_norm", "learning_rate", "train_loss"}
@@ -132,7 +132,9 @@ def test_it_goes_on_from_the_jobs_checkpoint(tmp_path: Path) -> None:
 
 def test_a_job_that_was_trained_ends_at_once(tmp_path: Path) -> None:
     """A job that is started again after its last step makes no further one."""
-    elastic(tmp_path, JobAlone(MOST), max_steps=7).train()
+    first = JobAlone(MOST)
+    elastic(tmp_path, first, max_steps=7).train()
+    assert first.expected == first.steps[-1][2], "the percentage ends at 100"
     again = JobAlone(MOST)
     result = elastic(tmp_path, again, max_steps=7).train()
 

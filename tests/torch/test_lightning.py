@@ -122,7 +122,7 @@ def test_the_training_is_that_of_lightning_itself(tmp_path: Path, interval: str,
     assert curve.validated == pytest.approx(expected.validated, abs=1e-5)
     for mine, its in zip(module.parameters(), plain.parameters(), strict=True):
         assert torch.allclose(mine, its, atol=1e-5)
-    assert job.steps[-1][2] == 2 * RECORDS
+    assert job.steps[-1][2] == job.expected == 2 * RECORDS
     assert trainer.current_epoch == 2
     assert job.metrics["val_loss"] == pytest.approx(expected.validated[-1], abs=1e-5)
 
@@ -143,6 +143,14 @@ def test_it_goes_on_from_the_jobs_checkpoint(tmp_path: Path) -> None:
     steps = before.steps + after.steps
     assert [list(step) for step in steps] == [pytest.approx(step, abs=1e-5) for step in whole.steps]
     assert before.validated + after.validated == pytest.approx(whole.validated, abs=1e-5)
+
+
+@pytest.mark.parametrize("limits", [{"max_steps": 12}, {"max_epochs": -1, "max_steps": 7}])
+def test_limit_of_steps_is_the_end_of_the_job(tmp_path: Path, limits: dict[str, int]) -> None:
+    """The job's status expects as many records as the steps have; nobody knows an end without a limit."""
+    job = JobAlone(MOST)
+    elastic(tmp_path, job, **limits).fit(Network(), loader())
+    assert job.expected == job.steps[-1][2]
 
 
 def test_it_goes_on_at_the_end_of_an_epoch(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # no types in the
                 "resume_from_checkpoint: the job itself continues from its newest checkpoint; leave it out"
             )
         trainer, run = self._trainer, self._joined.run
-        self._joined.begin()
+        self._joined.begin(state.max_steps)
         self._rates = trainer.lr_scheduler.get_last_lr()
         trainer.optimizer = SteppedByJob(trainer.optimizer)
         trainer.lr_scheduler = SteppedByJob(trainer.lr_scheduler)

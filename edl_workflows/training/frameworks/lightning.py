@@ -155,7 +155,7 @@ class ElasticStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # untyped fo
             signal.signal(signal.SIGTERM, self._on_sigterm)  # Lightning's would end the process in mid-step
         self._warms_up = True
         with _without_logging(self._module):
-            self._joined.begin()
+            self._joined.begin(self._steps_of_all_epochs(trainer))
         self._warms_up = False
         for config in self.lr_scheduler_configs:
             config.scheduler = SteppedByJob(config.scheduler)
@@ -167,6 +167,10 @@ class ElasticStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # untyped fo
         loops.epoch_loop._batches_that_stepped = loop.run.global_step  # noqa: SLF001 - the loggers' step
         loops.epoch_loop.restarting = begun > 0  # in the middle of an epoch
         self._update_trainer(trainer, loop.run.global_step)
+
+    def _steps_of_all_epochs(self, trainer: Trainer) -> int:
+        limits = ((trainer.max_epochs or 0) * self._joined.steps_per_epoch, trainer.max_steps)
+        return min((limit for limit in limits if limit > 0), default=0)
 
     def _build(self) -> TorchModel:
         """The module, optimizer and schedules that Lightning has set up."""

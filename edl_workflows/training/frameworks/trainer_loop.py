@@ -124,13 +124,18 @@ class TrainerLoop:
         (piece,) = self._loading["collate_fn"](first)
         return dict(piece)
 
-    def begin(self) -> None:
+    def begin(self, steps: int) -> None:
         """Join the other members, with their state or that of the newest checkpoint.
+
+        Args:
+            steps: those of the whole training; 0 if nothing limits them.
 
         Raises:
             SystemExit: asked to exit, or the checkpoint is damaged (`Job.start_from`).
         """
         self.run.enter()
+        epochs, more = divmod(steps, self.steps_per_epoch)
+        self.run.job.expect_records(epochs * self._dataset.size + more * self._global_batch)
 
     def advance(self, done: int) -> None:
         """Make the step after `done`, unless this member got the state after it from another.
