@@ -307,9 +307,7 @@ class Effects:
 
     async def _write_job_status(self, status: dict[str, Any], *, ended: bool) -> None:
         """Write the fields that have changed. After a refusal the newest values are written, not these."""
-        written = self._pace.written
-        changed_fields = {key: value for key, value in status.items() if written.get(key) != value}
-        await asyncio.to_thread(self._outside.report_job, changed_fields)
+        await asyncio.to_thread(self._outside.report_job, self._pace.begin_write(status))
         self._pace.note_written(status, self._clock())
         self._reported_end = ended
 

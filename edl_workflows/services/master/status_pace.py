@@ -37,7 +37,7 @@ class StatusPace:
 
     def __init__(self, spread: float | None = None) -> None:
         self.written: dict[str, Any] = {}
-        """The status that was written last; empty before the first write."""
+        """The fields that the API server has confirmed; empty before the first write."""
         self._at = float("-inf")
         self._spread = random.uniform(1.0, 1.2) if spread is None else spread  # noqa: S311 - no secret
 
@@ -74,6 +74,17 @@ class StatusPace:
 
     def _passes(self, step: int, awaited: tuple[int, ...]) -> bool:
         return has_passed(self.written.get("progress", {}).get("step", -1), step, awaited)
+
+    def begin_write(self, status: dict[str, Any]) -> dict[str, Any]:
+        """The fields to write. Until `note_written` confirms them they count as unknown: the API server may
+        have applied a write that it did not answer, and the next write then corrects it.
+
+        Args:
+            status: the present one.
+        """
+        fields = {key: value for key, value in status.items() if self.written.get(key, ...) != value}
+        self.written = {key: value for key, value in self.written.items() if key not in fields}
+        return fields
 
     def note_written(self, status: dict[str, Any], now: float) -> None:
         """Record that this status was written."""

@@ -94,6 +94,8 @@ class FakeCluster:
         self.writes: list[Write] = []
         self.document: bytes | None = None
         self.away = False
+        self.loses_answers = False
+        """Whether the master gets no answer to a write that was applied."""
         self._clock = clock
         self._informers: dict[str, FakeInformer] = {}
         self._version = 1
@@ -178,6 +180,8 @@ class FakeCluster:
             raise UnavailableError("the API server is away")
         self.job["status"] = {**self.job.get("status", {}), **json.loads(text)}
         self.deliver_job()
+        if self.loses_answers:
+            raise UnavailableError("no answer in time")
 
 
 def job_manifest(strategy: str, **replicas: int) -> dict[str, Any]:

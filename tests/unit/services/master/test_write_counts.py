@@ -201,6 +201,25 @@ def test_a_refused_status_is_followed_by_the_newest(monkeypatch: pytest.MonkeyPa
     run_in_virtual_time(main, monkeypatch)
 
 
+def test_a_write_without_an_answer_is_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API server may have applied a write that it did not answer. What is no longer so is then not left
+    in the status: the next write has the newest values of all fields that may have been changed."""
+
+    async def main(clock: Clock) -> None:
+        async with running_job(COLLECTIVE, clock, monkeypatch) as job:
+            await _begun(job)
+            job.cluster.loses_answers = True
+            job.master.state.volatile.refused["make a plan"] = "exceeded quota"
+            await job.train(4)
+            assert "exceeded quota" in str(job.cluster.job["status"]["warnings"])
+            job.master.state.volatile.refused.clear()
+            job.cluster.loses_answers = False
+            await job.train(20)
+            assert job.cluster.job["status"]["warnings"] == []
+
+    run_in_virtual_time(main, monkeypatch)
+
+
 def _delay(cluster: FakeCluster, step: int, reported: dict[int, float]) -> float:
     """Seconds between the report of a step and the status that shows it."""
     made = next(at for number, at in reported.items() if number >= step)
