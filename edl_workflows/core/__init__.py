@@ -7,5 +7,6 @@ No I/O, clock, environment or logger here: values in, values out. An import cont
 - `protocol`: messages between a job's master, its agents and the Brain
 - `schemas`: CustomResourceDefinitions, their structural schemas and CEL rules
 - `kubernetes`: Kubernetes objects as values: resource types, metadata, quantities, names
-- `exceptions`: the one tree of errors; `backoff`: the pauses between attempts
+- `exceptions`: the one tree of errors; `backoff`: the pauses between attempts; `write_budget`: the
+  pauses between the writes of many
 """

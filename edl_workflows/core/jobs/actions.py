@@ -13,6 +13,7 @@ from typing import Any, Literal
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.kubernetes.lost_pods import UNREACHABLE_SECONDS
 from edl_workflows.core.kubernetes.objects import parse_quantity
+from edl_workflows.core.write_budget import WRITES_PER_SECOND
 
 Manifest = Mapping[str, Any]
 """One object as the API server has it."""
@@ -50,6 +51,8 @@ class InstallationSettings:
             force, so that pods of the same names can take their places. Their programs may still run on a
             machine that has only lost its contact.
         unreachable_seconds: how long the node of a master may be unreachable until the master is replaced.
+        progress_writes_per_second: how often the masters of all ElasticJobs together write mere progress, at
+            most.
 
     Raises:
         InvalidError: the CPU limit is no quantity, or is less than the request.
@@ -72,6 +75,7 @@ class InstallationSettings:
     network_policies: bool = False
     force_delete_lost_pods: bool = False
     unreachable_seconds: float = UNREACHABLE_SECONDS
+    progress_writes_per_second: float = WRITES_PER_SECOND
 
     def __post_init__(self) -> None:
         if not self.master_cpu_limit:
@@ -130,6 +134,7 @@ class Observed:
         new_token: a fresh secret of at least 32 random characters, used if the job's Secret has to be made.
         settings: see `InstallationSettings`.
         held: pods that must not be made yet.
+        progress_period: seconds between two writes of mere progress by a master; 0 if that is not known yet.
     """
 
     now: datetime
@@ -138,6 +143,7 @@ class Observed:
     new_token: str = ""
     settings: InstallationSettings = InstallationSettings()
     held: Sequence[HeldPod] = ()
+    progress_period: int = 0
 
     def of(self, kind: str) -> Sequence[Manifest]:
         """The observed objects of this ``kind``."""

@@ -72,6 +72,7 @@ class InstallOptions:
         master_cpu_limit, force_delete_lost_pods: see `InstallationSettings`.
         pod_template: a partial PodTemplateSpec over the pods of the controller and of the other components:
             resources, placement, priority, labels.
+        progress_writes_per_second: see `InstallationSettings`; None for its default.
         master_template, training_template, ttl_seconds_after_finished: see `InstallationSettings`. The
             template of masters has the settings of the image and a restricted security context besides.
         crds: see `CrdMode`.
@@ -97,6 +98,7 @@ class InstallOptions:
     flow_schemas: bool = True
     master_accounts: tuple[str, ...] = ()
     master_cpu_limit: str = ""
+    progress_writes_per_second: float | None = None
     force_delete_lost_pods: bool = False
     pod_template: Mapping[str, Any] = field(default_factory=dict, hash=False)
     master_template: Mapping[str, Any] = field(default_factory=dict, hash=False)

@@ -76,6 +76,8 @@ def _controller_arguments(options: InstallOptions) -> list[str]:
         arguments += ["--kinds", ",".join(options.kinds)]
     if options.master_cpu_limit:
         arguments += ["--master-cpu-limit", options.master_cpu_limit]
+    if options.progress_writes_per_second is not None:
+        arguments += ["--progress-writes-per-second", f"{options.progress_writes_per_second:g}"]
     if options.autoscaler:
         arguments.append("--autoscaler")
     if options.network_policies:

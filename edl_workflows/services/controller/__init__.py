@@ -13,6 +13,7 @@ embedded cluster.
 - `scaling_loop`: base of the next two. `allocator`: sizes and places preemptible DIJobs by a policy of
   `edl_workflows.core.scaling`; `policy_input`: the input of its policies. `autoscaler`: sizes other elastic
   jobs; `fulfilment_request`: the input of its algorithm
+- `progress_budget`: how often masters write progress
 - `queue`, `delayed_writes`, `periodic_loop`, `metrics`: the work queue, writes that wait for others, a
   loop that plans now and then, and the Prometheus metrics
 """

@@ -15,6 +15,7 @@ from edl_workflows.core.exceptions import EdlError, NotFoundError
 from edl_workflows.core.jobs import kinds
 from edl_workflows.core.jobs.actions import InstallationSettings
 from edl_workflows.core.jobs.di_job.kind import DI_JOB
+from edl_workflows.core.jobs.elastic_job.kind import ELASTIC_JOB
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.kubernetes import names
@@ -25,6 +26,8 @@ from edl_workflows.services.controller.allocator import Allocator, AllocatorOpti
 from edl_workflows.services.controller.apply import Applier
 from edl_workflows.services.controller.metrics import ControllerMetrics
 from edl_workflows.services.controller.observed_cluster import JobGroup, ObservedCluster
+from edl_workflows.services.controller.periodic_loop import PeriodicLoop
+from edl_workflows.services.controller.progress_budget import ProgressBudget
 from edl_workflows.services.controller.queue import WorkQueue
 from edl_workflows.services.controller.reconciler import Reconciler
 from edl_workflows.services.controller.scaling_loop import ScalingContext, ScalingLoop
@@ -93,13 +96,22 @@ class Manager:
             metrics.observe_definition(api.kind, partial(self.world.is_missing, api))
         recorder = Recorder(observed, names.CONTROLLER)
         self._applier = Applier(observed, self.world, recorder, guard)
-        self._reconciler = Reconciler(
-            self.world, self._applier, job_kinds, options.settings, lambda: dt.datetime.now(dt.UTC), metrics
-        )
         context = ScalingContext(
             observed, options.namespace, self.world, options.settings, guard, self._queue.add, metrics
         )
-        self._loops: list[ScalingLoop] = []
+        budget = ProgressBudget(context)
+        self._reconciler = Reconciler(
+            self.world,
+            self._applier,
+            job_kinds,
+            options.settings,
+            lambda: dt.datetime.now(dt.UTC),
+            metrics,
+            lambda: budget.period,
+        )
+        self._loops: list[ScalingLoop | PeriodicLoop] = []
+        if ELASTIC_JOB in options.kinds:
+            self._loops.append(budget.loop)
         if DI_JOB in options.kinds:
             self._loops.append(Allocator(context, options.allocator))
         if options.autoscaler is not None:

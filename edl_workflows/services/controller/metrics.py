@@ -64,6 +64,12 @@ class ControllerMetrics(ProcessMetrics):
             registry=self.registry,
         )
 
+        self._progress_period = Gauge(
+            "edl_controller_progress_period_seconds",
+            "Least time between two writes of mere progress by the master of a job.",
+            registry=self.registry,
+        )
+
     def decided(self, kind: str, result: str, seconds: float) -> None:
         """Count a decision about an object of `kind` that took `seconds`."""
         self._decisions.labels(kind, result).inc()
@@ -84,6 +90,10 @@ class ControllerMetrics(ProcessMetrics):
     def allocated(self, policy: str, seconds: float) -> None:
         """Count a policy's decision that took `seconds`."""
         self._allocation_seconds.labels(policy).observe(seconds)
+
+    def chose_progress_period(self, seconds: float) -> None:
+        """Note how often masters write mere progress."""
+        self._progress_period.set(seconds)
 
     def unallocated(self, jobs: int) -> None:
         """Note how many jobs wait for room."""

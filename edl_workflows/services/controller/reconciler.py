@@ -61,6 +61,7 @@ class Reconciler:
         settings: see `InstallationSettings`.
         clock: the time, with a zone.
         metrics: counts decisions.
+        progress_period: see `Observed`.
         holds: delayed status writes.
     """
 
@@ -70,6 +71,7 @@ class Reconciler:
     settings: InstallationSettings
     clock: Callable[[], datetime]
     metrics: ControllerMetrics = field(repr=False)
+    progress_period: Callable[[], int] = lambda: 0
     holds: DelayedWrites = field(default_factory=DelayedWrites, repr=False)
 
     def reconcile(self, group: JobGroup) -> ReconcileResult:
@@ -137,7 +139,14 @@ class Reconciler:
             same = objects.setdefault(clash["kind"], [])
             if all(o["metadata"]["uid"] != clash["metadata"]["uid"] for o in same):
                 same.append(clash)
-        return Observed(now, objects, tuple(total.refused), secrets.token_urlsafe(32), self.settings)
+        return Observed(
+            now,
+            objects,
+            tuple(total.refused),
+            secrets.token_urlsafe(32),
+            self.settings,
+            progress_period=self.progress_period(),
+        )
 
     def _complain(self, kind: Kind, manifest: Manifest, message: str) -> None:
         name = manifest["metadata"]["name"]

@@ -16,7 +16,7 @@ from edl_workflows.services.controller.periodic_loop import PeriodicLoop
 
 @dataclass(frozen=True)
 class ScalingContext:
-    """The environment of the allocator and the autoscaler.
+    """The environment of the allocator, the autoscaler and the budget of progress.
 
     Attributes:
         cluster: the API server.

@@ -302,7 +302,7 @@ class Effects:
         if not ends and not self._pace.is_open(state.steps.step, awaited, now):
             return
         status = views.job_status(state, self._master.now())
-        if ends or self._pace.is_due(status, awaited, now, trained):
+        if ends or self._pace.is_due(status, state.settings, now, trained):
             await self._write_job_status(status, ended=stored.outcome is not None)
 
     async def _write_job_status(self, status: dict[str, Any], *, ended: bool) -> None:

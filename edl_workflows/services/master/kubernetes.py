@@ -226,9 +226,9 @@ class ClusterWatch:
                 await asyncio.to_thread(informer.stop)
 
     def _job_changed(self, change: ObjectChange) -> None:
-        """Drop changes of the status alone, which is not read: most of them are this master's own writes."""
+        """Drop changes of what is not read, most of the status: they are this master's own writes."""
         old, modified = change.old, change.type is EventType.MODIFIED
-        if old is None or not modified or _spec_version(old) != _spec_version(change.object):
+        if old is None or not modified or _read_version(old) != _read_version(change.object):
             self._changed(change)
 
     def _changed(self, _change: ObjectChange) -> None:
@@ -292,10 +292,12 @@ class ClusterWatch:
         return [seen for pod in owned if (seen := observe_pod(pod, now)) is not None]
 
 
-def _spec_version(job: Mapping[str, Any]) -> tuple[object, ...]:
-    """Changes with all that is read of a job: its spec, its annotations, its deletion."""
-    metadata = job["metadata"]
-    return tuple(metadata.get(key) for key in ("uid", "generation", "annotations", "deletionTimestamp"))
+def _read_version(job: Mapping[str, Any]) -> tuple[object, ...]:
+    """Changes with all that is read of a job: its spec, its annotations, its deletion, and the period of
+    progress."""
+    metadata, status = job["metadata"], job.get("status") or {}
+    head = (metadata.get(key) for key in ("uid", "generation", "annotations", "deletionTimestamp"))
+    return (*head, status.get("progressPeriodSeconds"))
 
 
 def observe_pod(pod: Mapping[str, Any], now: float) -> ObservedPod | None:

@@ -2,8 +2,9 @@
 
 One commit can store several changes: a request whose answer must be durable waits for the commit after its
 change. A change to what nodes are told is stored at once, other changes are stored at most once per
-`StateStore.interval`, and leases, acknowledgements and mere progress about once a minute: what the next
-master does not find, the nodes report again. So a job that only trains writes almost nothing.
+`StateStore.interval`, leases and acknowledgements about once a minute, and mere progress as often as the
+job's status shows it: what the next master does not find, the nodes report again. So a job that only trains
+writes almost nothing.
 """
 
 import asyncio
@@ -28,11 +29,9 @@ from edl_workflows.services.master.stores.port import StateStore
 
 TICK = 1.0
 """Seconds between two checks of time-outs."""
-LAZY = 60.0
-"""Seconds after which mere progress is stored, plus up to a fifth, so that many masters don't write at the
-same time."""
 KEPT = (30.0, 60.0)
-"""Seconds after which leases and acknowledgements that the workers keep are stored; at random, as above."""
+"""Seconds after which leases and acknowledgements that the workers keep are stored; at random, so that many
+masters don't write at the same time."""
 RETRY = 0.5
 """Seconds before a failed write is retried."""
 REFUSED = 60.0
@@ -79,8 +78,8 @@ class Master:
         """The newest change that is stored."""
         self._due = float("inf")
         self._last_write = 0.0
+        self._spread = random.uniform(1.0, 1.2)  # noqa: S311 - no secret
         self._pauses = {
-            WriteUrgency.LAZY: LAZY * random.uniform(1.0, 1.2),  # noqa: S311 - no secret
             WriteUrgency.KEPT: random.uniform(*KEPT),  # noqa: S311 - no secret
             WriteUrgency.GROUPED: store.interval,
             WriteUrgency.NOW: 0.0,
@@ -138,7 +137,8 @@ class Master:
     def touched(self, urgency: WriteUrgency) -> int:
         """Schedule a write for a change without consequences. Return the number of the change."""
         self._change += 1
-        due = self._last_write + self._pauses[urgency]
+        lazy = self.state.settings.progress_period * self._spread
+        due = self._last_write + self._pauses.get(urgency, lazy)
         if due < self._due:
             self._due = due
             self._wake.set()

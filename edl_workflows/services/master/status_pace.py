@@ -1,8 +1,9 @@
-"""When a job's status is written: at once if something happened, and once a minute for mere progress.
+"""When a job's status is written: at once if something happened, and once in a period for mere progress.
 
-Thousands of jobs share one API server, so a job that only trains costs it almost nothing. A job that has just
-begun to train writes its progress more often, and so does nobody else: a pace that depends on the training
-time alone is the same for every master of the job.
+Thousands of jobs share one API server, so a job that only trains costs it almost nothing. The period is a
+minute, or longer where the controller publishes so, plus up to a fifth, so that many masters don't write at
+the same time. A job that has just begun to train writes its progress more often, and so does nobody else: a
+pace that depends on the training time alone is the same for every master of the job.
 """
 
 import random
@@ -10,12 +11,10 @@ import re
 from typing import Any
 
 from edl_workflows.core.jobs.elastic_job.awaited_steps import has_passed
+from edl_workflows.services.master.state.settings import JobSettings
 
 REPORT_SECONDS = 2.0
 """Least seconds between two writes; what happens in between is combined."""
-PROGRESS_SECONDS = 60.0
-"""Least seconds between two writes of mere progress, plus up to a fifth, so that many masters don't write at
-the same time."""
 YOUNG_SECONDS = 120.0
 """Seconds of training during which progress is written more often: every tenth of the training time."""
 
@@ -32,7 +31,7 @@ class StatusPace:
     """Decides whether a status is to be written now.
 
     Args:
-        spread: of `PROGRESS_SECONDS`, from 1 to 1.2; by default at random.
+        spread: of the period, from 1 to 1.2; by default at random.
     """
 
     def __init__(self, spread: float | None = None) -> None:
@@ -52,18 +51,20 @@ class StatusPace:
         """
         return now - self._at >= REPORT_SECONDS or self._passes(step, awaited)
 
-    def is_due(self, status: dict[str, Any], awaited: tuple[int, ...], now: float, trained: float) -> bool:
+    def is_due(self, status: dict[str, Any], settings: JobSettings, now: float, trained: float) -> bool:
         """Whether this status is to be written, if one may be written at all.
 
         Args:
             status: the present one.
-            awaited: the steps that somebody waits for.
+            settings: of the job: the period, and the steps that somebody waits for.
             now: monotonic seconds.
             trained: for how many seconds the job has trained.
         """
-        if _events(status) != _events(self.written) or self._passes(status["progress"]["step"], awaited):
+        passes = self._passes(status["progress"]["step"], settings.awaited_steps)
+        if passes or _events(status) != _events(self.written):
             return True
-        return now - self._at >= self._progress_period(trained) and self._progresses(status)
+        period = trained / 10 if trained < YOUNG_SECONDS else settings.progress_period * self._spread
+        return now - self._at >= period and self._progresses(status)
 
     def has_changed(self, status: dict[str, Any]) -> bool:
         """Whether this status shows more than the one that was written."""
@@ -89,9 +90,6 @@ class StatusPace:
     def note_written(self, status: dict[str, Any], now: float) -> None:
         """Record that this status was written."""
         self.written, self._at = status, now
-
-    def _progress_period(self, trained: float) -> float:
-        return trained / 10 if trained < YOUNG_SECONDS else PROGRESS_SECONDS * self._spread
 
 
 def _progress(status: dict[str, Any]) -> dict[str, Any]:

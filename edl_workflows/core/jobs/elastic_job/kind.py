@@ -107,7 +107,9 @@ def _made_here(pod: Manifest, observed: Observed) -> bool:
     return any(manifests.owner_of(child).get("uid") == job for child in stored)
 
 
-_STATUS = frozenset((*map(to_camel, OWNED), "replacements", "checkpoint", "failure", "warnings"))
+_STATUS = frozenset(
+    {*map(to_camel, OWNED), "replacements", "progressPeriodSeconds", "checkpoint", "failure", "warnings"}
+)
 """The fields of a job's status that decisions read. The master writes the last three, and others more often.
 """
 
@@ -117,8 +119,11 @@ def _keep_job(job: Manifest) -> dict[str, Any]:
     return cache_fields.keep_status(job, _STATUS.__contains__)
 
 
-# The time of the last save is read when pods are told to end: a new checkpoint asks for no decision.
-ELASTIC_JOBS = job_source(api.ELASTIC_JOBS, "delete", keep=_keep_job, silent=("checkpoint",))
+# The time of the last save is read when pods are told to end: a new checkpoint asks for no decision. The
+# period of progress is for the master.
+ELASTIC_JOBS = job_source(
+    api.ELASTIC_JOBS, "delete", keep=_keep_job, silent=("checkpoint", "progressPeriodSeconds")
+)
 SCALE_PLANS = Source(
     api.SCALE_PLANS,
     _by_owner_job,

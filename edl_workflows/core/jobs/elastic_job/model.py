@@ -399,6 +399,7 @@ class ElasticJobStatus(JobStatus):
         scale_plan: name of the plan that is being carried out.
         spec_replicas: replicas of each role as of the last spec that became a plan; an edit is a difference
             to it.
+        progress_period_seconds: least seconds between two writes of mere progress by the master; 0: 60.
     """
 
     phase: ElasticJobPhase | None = None
@@ -417,15 +418,13 @@ class ElasticJobStatus(JobStatus):
     master_restarts: int = 0
     scale_plan: str = ""
     spec_replicas: dict[str, int] = Field(default_factory=dict)
+    progress_period_seconds: int = Field(default=0, ge=0)
 
 
 class ElasticJob(Job):
     """A training job whose workers and parameter servers may change while it runs."""
 
-    model_config = cel_rules(
-        *job_name_rules(names.MAX_JOB_NAME, added="services"),
-        FINAL_PHASES,
-    )
+    model_config = cel_rules(*job_name_rules(names.MAX_JOB_NAME, added="services"), FINAL_PHASES)
     api_version: Literal["elastic.iml.github.io/v1alpha1"] = "elastic.iml.github.io/v1alpha1"
     kind: Literal["ElasticJob"] = "ElasticJob"
     spec: ElasticJobSpec

@@ -17,7 +17,13 @@ from edl_workflows.core.jobs.elastic_job.missing_pods import (
     why_pods_are_missing,
 )
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob, ElasticJobPhase, ReplicaSpec
-from edl_workflows.core.jobs.elastic_job.status import make_events, spec_replicas, status_delay, status_patch
+from edl_workflows.core.jobs.elastic_job.status import (
+    add_progress_period,
+    make_events,
+    spec_replicas,
+    status_delay,
+    status_patch,
+)
 from edl_workflows.core.jobs.grace import needed_grace, template_grace
 from edl_workflows.core.jobs.replicas.facts import seconds_to_restart
 from edl_workflows.core.jobs.replicas.steps import requeue_within
@@ -296,7 +302,7 @@ def _act(
     actions = Actions(
         create=create,
         delete=(*delete, *_old_plans(facts)),
-        status=status,
+        status=add_progress_period(facts, outcome, status),
         status_may_wait=status_delay(facts.job.status, status),
         events=(*make_events(facts, outcome), *missing_pods_event(facts, outcome)),
         requeue_after=obstacle.seconds if obstacle else retry,

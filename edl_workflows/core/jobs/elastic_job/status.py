@@ -16,6 +16,7 @@ from edl_workflows.core.jobs.scale_plan import plan_order
 from edl_workflows.core.jobs.status import KindPhase, PhaseVerdict, phase_event, update_conditions
 from edl_workflows.core.kubernetes import names, pod_state
 from edl_workflows.core.kubernetes.objects import Condition, set_condition
+from edl_workflows.core.write_budget import PROGRESS_SECONDS
 
 OWNED = {
     "phase", "reason", "message", "observed_generation", "conditions", "replica_statuses", "start_time",
@@ -92,6 +93,23 @@ def status_delay(old: ElasticJobStatus, patch: Mapping[str, Any] | None) -> floa
         return PENDING_SECONDS
     starting = any(_missing(counts, changed.get(role, {})) for role, counts in old.replica_statuses.items())
     return STARTING_SECONDS if starting and fields <= _STARTING else COUNTERS_SECONDS
+
+
+def add_progress_period(
+    facts: ElasticJobFacts, outcome: PhaseVerdict, patch: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    """A status patch, with the period of the master's progress if that has changed. Where nothing else is to
+    be written, `services.controller.progress_budget` writes it, slowly.
+
+    Args:
+        facts: the job and its world.
+        outcome: phase and reason.
+        patch: as `status_patch` gives it.
+    """
+    period = 0 if outcome.phase.final else facts.observed.progress_period
+    if not patch or not period or (facts.job.status.progress_period_seconds or PROGRESS_SECONDS) == period:
+        return patch
+    return {**patch, "progressPeriodSeconds": period}
 
 
 def _missing(counts: ReplicaStatus, changed: Mapping[str, int]) -> bool:

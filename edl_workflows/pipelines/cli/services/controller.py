@@ -10,6 +10,7 @@ import typer
 
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.scaling.policies import POLICIES, policy_help
+from edl_workflows.core.write_budget import WRITES_PER_SECOND
 from edl_workflows.pipelines.cli.options import (
     ClusterFlags,
     Kinds,
@@ -143,6 +144,14 @@ class JobFlags:
             help="Seconds after which an ElasticJob's master on an unreachable node is replaced.", min=0
         ),
     ] = 60.0
+    progress_writes_per_second: Annotated[
+        float,
+        typer.Option(
+            help="Budget of all ElasticJobs together for writes of mere progress. Each job writes once a "
+            "minute, and more rarely where the budget does not suffice.",
+            min=0.1,
+        ),
+    ] = WRITES_PER_SECOND
 
     def settings(self) -> "InstallationSettings":
         """The settings. Options that were not given have their defaults.
@@ -166,6 +175,7 @@ class JobFlags:
             "network_policies": self.network_policies,
             "force_delete_lost_pods": self.force_delete_lost_pods,
             "unreachable_seconds": self.unreachable_timeout,
+            "progress_writes_per_second": self.progress_writes_per_second,
         }
         return InstallationSettings(**{key: value for key, value in given.items() if value not in _NOT_GIVEN})
 

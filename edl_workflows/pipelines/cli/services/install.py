@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.write_budget import WRITES_PER_SECOND
 from edl_workflows.pipelines.cli.options import Kinds, kinds_of, read_template
 from edl_workflows.pipelines.cli.output import print_document
 from edl_workflows.pipelines.install.options import (
@@ -111,6 +112,14 @@ MasterCpuLimit = Annotated[
         show_default="none",
     ),
 ]
+ProgressWrites = Annotated[
+    float | None,
+    typer.Option(
+        min=0.1,
+        help="Budget of all ElasticJobs together for writes of mere progress, see `edl controller run`.",
+        show_default=f"{WRITES_PER_SECOND:g}",
+    ),
+]
 Crds = Annotated[
     CrdMode,
     typer.Option(
@@ -186,6 +195,7 @@ def install(
     force_delete_lost_pods: ForceDeleteLostPods = False,
     master_account: MasterAccounts = None,
     master_cpu_limit: MasterCpuLimit = "",
+    progress_writes_per_second: ProgressWrites = None,
     pod_template: PodTemplate = None,
     master_template: MasterTemplate = None,
     training_template: TrainingTemplate = None,
@@ -198,9 +208,6 @@ def install(
     They contain the definitions, a namespace, permissions and the controller. To upgrade, apply the new ones.
     To uninstall, delete those of `--crds without`: deleting a definition deletes every job of its kind.
     """
-    from edl_workflows.pipelines.install.crds import render_yaml
-    from edl_workflows.pipelines.install.manifests import installation_manifests
-
     options = InstallOptions(
         image=image,
         namespace=namespace,
@@ -218,6 +225,7 @@ def install(
         force_delete_lost_pods=force_delete_lost_pods,
         master_accounts=tuple(master_account or ()),
         master_cpu_limit=master_cpu_limit,
+        progress_writes_per_second=progress_writes_per_second,
         pod_template=read_template("--pod-template", pod_template),
         master_template=read_template("--master-template", master_template),
         training_template=read_template("--training-template", training_template),
@@ -227,4 +235,11 @@ def install(
     )
     if not print_:
         raise InvalidError(_PRINT_MISSING)
+    _print_manifests(options)
+
+
+def _print_manifests(options: InstallOptions) -> None:
+    from edl_workflows.pipelines.install.crds import render_yaml
+    from edl_workflows.pipelines.install.manifests import installation_manifests
+
     print_document(render_yaml(installation_manifests(options)))

@@ -25,6 +25,7 @@ from edl_workflows.core.jobs.scale_plan.model import LABEL_VALUE, NodeResource
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.kubernetes.lost_pods import UNREACHABLE_SECONDS
 from edl_workflows.core.kubernetes.objects import parse_quantity
+from edl_workflows.core.write_budget import PROGRESS_SECONDS
 
 TRAINING_TYPES = (names.PS_TYPE, names.CHIEF_TYPE, names.WORKER_TYPE, names.EVALUATOR_TYPE)
 ELASTIC_TYPES = (names.CHIEF_TYPE, names.WORKER_TYPE, names.EVALUATOR_TYPE)
@@ -142,6 +143,7 @@ class JobSettings:
         rendezvous: limits of a collective job's training group; `max_nodes` applies to a new job.
         created: when the job was created, in Unix seconds; 0 if that is unknown.
         awaited_steps: the steps that somebody waits for.
+        progress_period: least seconds between two writes of mere progress; the controller publishes it.
     """
 
     name: str
@@ -156,6 +158,7 @@ class JobSettings:
     fault_tolerance: FaultTolerance = field(default_factory=FaultTolerance)
     created: float = 0.0
     awaited_steps: tuple[int, ...] = ()
+    progress_period: int = PROGRESS_SECONDS
 
     @property
     def member_type(self) -> str:
@@ -226,6 +229,7 @@ def settings_of(job: ElasticJob, namespace: str, timeouts: Timeouts) -> JobSetti
         rendezvous=_rendezvous(spec),
         created=created.timestamp() if created is not None else 0.0,
         awaited_steps=awaited_steps(job.metadata.annotations),
+        progress_period=job.status.progress_period_seconds or PROGRESS_SECONDS,
     )
 
 

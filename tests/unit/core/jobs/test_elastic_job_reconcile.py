@@ -1,9 +1,11 @@
 """The life of an ElasticJob: its objects, suspension, conflicts with objects of others, its end, events."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from edl_workflows.core.jobs.elastic_job.kind import ELASTIC_JOB
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob, ElasticJobStatus
 from edl_workflows.core.jobs.elastic_job.pods import NodeToMake, node_pod
 from edl_workflows.core.jobs.elastic_job.separate_copies import CONDITION, NO_GROUP, OWN_COPIES
@@ -55,6 +57,39 @@ def test_end_removes_what_runs_and_keeps_what_ended(running: JobsNamespace, plan
     assert not [key for key in running.objects if key[0] == "Service"]
     assert status(running)["replicaStatuses"]["worker"]["succeeded"] == 1
     assert condition(running, "Running") == "False"
+
+
+def _decide_with_period(world: JobsNamespace, seconds: int) -> dict[str, Any] | None:
+    """The status that a decision writes while masters are to write progress that rarely."""
+    manifest = world.objects["ElasticJob", "digits"]
+    observed = world.observe(ELASTIC_JOB, manifest)
+    patch: dict[str, Any] | None = ELASTIC_JOB.decide(
+        manifest, replace(observed, progress_period=seconds)
+    ).status
+    return patch
+
+
+def test_the_period_of_progress_goes_with_other_changes(world: JobsNamespace, job: Make) -> None:
+    """A status that is written anyway has the period of the master's progress if that has changed; a period
+    alone writes nothing, and one of 60 s is that of jobs without the field."""
+    world.add(job())
+    first = _decide_with_period(world, 120)
+    assert first is not None
+    assert (first["phase"], first["progressPeriodSeconds"]) == ("Pending", 120)
+    assert "progressPeriodSeconds" not in (_decide_with_period(world, 60) or {})
+    assert "progressPeriodSeconds" not in (_decide_with_period(world, 0) or {})
+    world.settle()
+    assert _decide_with_period(world, 120) is None
+
+    world.edit("ElasticJob", "digits", {"status": {"progressPeriodSeconds": 120}})
+    world.set_pod(MASTER, "Running")
+    assert "progressPeriodSeconds" not in (_decide_with_period(world, 120) or {})
+    running = _decide_with_period(world, 60)
+    assert running is not None
+    assert (running["phase"], running["progressPeriodSeconds"]) == ("Running", 60)
+
+    world.set_pod(MASTER, "Succeeded", 0)
+    assert "progressPeriodSeconds" not in (_decide_with_period(world, 60) or {})
 
 
 def test_final_phase_is_final(running: JobsNamespace) -> None:

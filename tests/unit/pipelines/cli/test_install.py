@@ -15,6 +15,8 @@ from edl_workflows.pipelines.install.manifests import installation_manifests
 from edl_workflows.pipelines.install.options import CrdMode, InstallOptions, InstallPart, PullPolicy
 from tests.cases.kinds import KIND_CASES
 
+_BUDGET = "--progress-writes-per-second"
+
 
 def printed(*arguments: str) -> list[dict[str, Any]]:
     result = CliRunner().invoke(root.app, ["install", *arguments])
@@ -102,6 +104,28 @@ def test_a_cpu_limit_of_masters_reaches_their_pods() -> None:
     assert main["resources"]["limits"] == {"cpu": "2", "memory": "2Gi"}
     (main,) = pods.master_pod(job, 0, 0, JobFlags().settings())["spec"]["containers"]
     assert main["resources"]["limits"] == {"memory": "2Gi"}
+
+
+@pytest.mark.parametrize(("options", "budget"), [([], 10.0), ([_BUDGET, "2.5"], 2.5)])
+def test_a_budget_of_progress_reaches_the_controller(options: list[str], budget: float) -> None:
+    """The installation's budget of progress writes is the controller's, which otherwise has its own
+    default."""
+    (controller,) = [
+        manifest
+        for manifest in printed("--image", "a:1", "--print", "--crds", "without", *options)
+        if manifest["kind"] == "Deployment"
+    ]
+    (container,) = controller["spec"]["template"]["spec"]["containers"]
+    arguments = container["command"]
+    given = arguments[arguments.index(_BUDGET) :][:2] if _BUDGET in arguments else []
+    assert given == options
+    flags = JobFlags(progress_writes_per_second=float(given[1])) if given else JobFlags()
+    assert flags.settings().progress_writes_per_second == budget
+
+
+def test_a_budget_of_nothing_is_refused() -> None:
+    """Without a budget, masters could never write."""
+    assert root.run(["install", "--image", "a:1", "--print", _BUDGET, "0"]) == 2
 
 
 @pytest.mark.parametrize(("options", "forced"), [([], False), (["--force-delete-lost-pods"], True)])

@@ -89,6 +89,7 @@ def _make_progress(step: int) -> dict[str, Any]:
         "history": [{"time": time, "step": at} for at in range(0, step, 10)],
         "checkpoint": {"uri": f"file:///model-{step}", "step": step, "time": time, "saveSeconds": 0.1 * step},
         "parameterServers": {"changes": "Any"},
+        "progressPeriodSeconds": 60 + step,  # the controller's own write, which only the master reads
     }
 
 

@@ -2,7 +2,9 @@
 cluster that sends each write back to the master's own watch.
 """
 
+import copy
 import itertools
+import random
 from typing import Any
 
 import pytest
@@ -151,6 +153,49 @@ def test_an_echo_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     run_in_virtual_time(main, monkeypatch)
 
 
+def test_progress_is_written_once_in_the_published_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job follows the period that the controller publishes in its status, from the start and when it
+    changes: status and state are each written at most once in that time. The master keeps the field, and
+    what happens is still written at once."""
+    manifest = copy.deepcopy(COLLECTIVE) | {"status": {"progressPeriodSeconds": 240}}
+
+    async def main(clock: Clock) -> None:
+        async with running_job(manifest, clock, monkeypatch) as job:
+            await _begun(job)
+            since = clock.now
+            await job.train(240 * 5)
+            for kind in ("status", "state"):
+                times = [write.at for write in job.cluster.written(kind, since)]
+                assert 3 <= len(times) <= 5
+                assert all(240 <= later - at <= 240 * 1.2 + 5 for at, later in itertools.pairwise(times))
+            since = clock.now
+            job.master.state.volatile.refused["make a plan"] = "exceeded quota"
+            await job.train(4)
+            assert len(job.cluster.written("status", since)) == 1
+            job.cluster.job["status"]["progressPeriodSeconds"] = 60
+            job.cluster.deliver_job()
+            await job.train(240)
+            since = clock.now
+            await job.train(60 * MINUTES)
+            assert 8 <= len(job.cluster.written("status", since)) <= MINUTES
+            assert job.cluster.job["status"]["progressPeriodSeconds"] == 60
+
+    run_in_virtual_time(main, monkeypatch)
+
+
+def test_a_young_job_looks_alive_whatever_the_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long period does not concern the first two minutes of training."""
+    manifest = copy.deepcopy(COLLECTIVE) | {"status": {"progressPeriodSeconds": 960}}
+
+    async def main(clock: Clock) -> None:
+        async with running_job(manifest, clock, monkeypatch) as job:
+            await job.start()
+            await job.train(YOUNG_SECONDS)
+            assert 20 <= len(job.cluster.shown_steps) <= 35
+
+    run_in_virtual_time(main, monkeypatch)
+
+
 def test_events_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint is in the status within two seconds. The end is there at once, with the whole history; the
     newest progress goes with each."""
@@ -238,6 +283,8 @@ async def _train_and_note(job: SteadyJob, clock: Clock, seconds: float) -> dict[
 def test_waiters_learn_of_their_step_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two waiters, each finds its step in the status within half a second, and costs one write. A waiter
     that has died costs no more, and neither does one that waits for a step of the past."""
+    # Otherwise the minutely write of the state may fall into the 20 s.
+    monkeypatch.setattr(random, "uniform", lambda low, _high: low)
 
     async def main(clock: Clock) -> None:
         async with running_job(COLLECTIVE, clock, monkeypatch) as job:
