@@ -4,7 +4,7 @@ Training pods are made by `scale_plan.reconcile`, from the auto ScalePlans that 
 module only counts them, and deletes them when the job is suspended or has ended.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from edl_workflows.core.jobs import manifests, obstacles
@@ -66,10 +66,11 @@ def reconcile(job: ElasticJob, observed: Observed) -> Actions:
     if job.spec.suspend:
         return _suspend(facts)
     # 4. Foreign objects have names that the job needs.
-    if blocked := _blocked(facts):
+    needed = _needed(facts)
+    if blocked := _blocked(facts, needed):
         return blocked
     # 5. The master and what it needs; changes of the spec.
-    return _run(facts)
+    return _run(facts, needed)
 
 
 def _finished(facts: ElasticJobFacts, outcome: PhaseVerdict) -> Actions:
@@ -164,8 +165,8 @@ def _find(facts: ElasticJobFacts, child: Manifest) -> Manifest | None:
     return facts.observed.find(child["kind"], manifests.name_of(child))
 
 
-def _blocked(facts: ElasticJobFacts) -> Actions | None:
-    names_of_ours = [(m["kind"], manifests.name_of(m)) for m in (*_needed(facts), *_new_master(facts))]
+def _blocked(facts: ElasticJobFacts, needed: Sequence[Manifest]) -> Actions | None:
+    names_of_ours = [(m["kind"], manifests.name_of(m)) for m in (*needed, *_new_master(facts))]
     obstacle = obstacles.find_conflict(facts.job, facts.observed, names_of_ours)
     if obstacle is None:
         return None
@@ -174,8 +175,8 @@ def _blocked(facts: ElasticJobFacts) -> Actions | None:
     return replace(_act(facts, outcome), requeue_after=obstacle.seconds)
 
 
-def _run(facts: ElasticJobFacts) -> Actions:
-    missing = [child for child in _needed(facts) if _find(facts, child) is None]
+def _run(facts: ElasticJobFacts, needed: Sequence[Manifest]) -> Actions:
+    missing = [child for child in needed if _find(facts, child) is None]
     # The master is created only after everything that it needs: it must never start with a foreign token. The
     # loop stops at a create that is refused or whose name is taken.
     refused = {(r.kind, r.name) for r in facts.observed.refused}
@@ -191,13 +192,13 @@ def _run(facts: ElasticJobFacts) -> Actions:
     new = facts.job.status.phase in (None, ElasticJobPhase.CREATED)
     outcome = _phase(facts) if complete or not new else PhaseVerdict(ElasticJobPhase.CREATED, "JobCreated")
     actions = _act(facts, outcome, create=create, delete=delete)
-    actions = replace(actions, patch=(*actions.patch, *_role_changes(facts)))
+    actions = replace(actions, patch=(*actions.patch, *_role_changes(facts, needed)))
     return requeue_within(actions, _until_restart(facts) or None)
 
 
-def _role_changes(facts: ElasticJobFacts) -> Iterator[Patch]:
+def _role_changes(facts: ElasticJobFacts, needed: Sequence[Manifest]) -> Iterator[Patch]:
     """Give the master's role the rights of this version: it may be older than the next master."""
-    for child in _needed(facts):
+    for child in needed:
         current = _find(facts, child)
         if current is not None and current.get("rules") != child.get("rules"):
             version = {"resourceVersion": current["metadata"]["resourceVersion"]}
