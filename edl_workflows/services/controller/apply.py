@@ -6,7 +6,8 @@ whole decision later.
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -33,6 +34,9 @@ _POLICY = re.compile(
 )
 """How a policy refuses: perhaps with the code of an invalid object (400, 422), but a policy can change."""
 
+MOST_PARALLEL = 16
+"""Pods of one job that are created at a time."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -49,6 +53,25 @@ class Creations:
     made: int = 0
     clashes: list[Object] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
+
+    def add(self, other: "Creations") -> None:
+        """Count the results of other creates, too."""
+        self.made += other.made
+        self.clashes += other.clashes
+        self.refused += other.refused
+
+
+def _batches(manifests: Sequence[Manifest]) -> Iterator[Sequence[Manifest]]:
+    """Objects that may be created at the same time: pods in batches that double, everything else alone."""
+    start, most = 0, 1
+    while start < len(manifests):
+        pods = 0
+        while start + pods < len(manifests) and pods < most and manifests[start + pods]["kind"] == "Pod":
+            pods += 1
+        most = min(2 * most, MOST_PARALLEL) if pods else 1
+        size = max(pods, 1)
+        yield manifests[start : start + size]
+        start += size
 
 
 def is_invalid(error: EdlError) -> bool:
@@ -87,7 +110,8 @@ class Applier:
         self, actions: Actions, group: JobGroup, refused: Collection[tuple[str, str]] = ()
     ) -> Creations:
         """Create the decision's objects, but stop at anything that the decision did not know: a name that is
-        taken, or a refusal.
+        taken, or a refusal. Pods are created in parallel, first one, then two, four and so on, so that a
+        refusal of all of them costs one request.
 
         Args:
             actions: the decision.
@@ -97,25 +121,34 @@ class Applier:
         Raises:
             EdlError: any other failure.
         """
-        result = Creations()
-        for manifest in actions.create:
-            name, kind = manifest["metadata"]["name"], manifest["kind"]
-            try:
-                self._guard()
-                self._world.wrote(client.create(self._cluster, manifest, group.namespace))
-                result.made += 1
-                log.info("created", kind=kind, name=name, namespace=group.namespace)
-            except AlreadyExistsError:
-                result.clashes.append(self._read(manifest, group))
+        total = Creations()
+        for batch in _batches(actions.create):
+            if len(batch) == 1:
+                total.add(self._create(batch[0], group, refused))
+            else:
+                with ThreadPoolExecutor(len(batch)) as pool:
+                    for creation in pool.map(lambda pod: self._create(pod, group, refused), batch):
+                        total.add(creation)
+            if total.clashes or total.refused:
                 break
-            except (InvalidError, ForbiddenError, NotFoundError) as error:
-                if (kind, name) not in refused:
-                    where = {"kind": kind, "name": name, "namespace": group.namespace}
-                    log.warning("create refused", **where, error=str(error))
-                    invalid = is_invalid(error)
-                    result.refused.append(Refusal(kind, name, invalid, _refusal_reason(manifest, error)))
-                    break
-        return result
+        return total
+
+    def _create(self, manifest: Manifest, group: JobGroup, refused: Collection[tuple[str, str]]) -> Creations:
+        name, kind = manifest["metadata"]["name"], manifest["kind"]
+        try:
+            self._guard()
+            self._world.wrote(client.create(self._cluster, manifest, group.namespace))
+            log.info("created", kind=kind, name=name, namespace=group.namespace)
+            return Creations(made=1)
+        except AlreadyExistsError:
+            return Creations(clashes=[self._read(manifest, group)])
+        except (InvalidError, ForbiddenError, NotFoundError) as error:
+            if (kind, name) in refused:
+                return Creations()
+            where = {"kind": kind, "name": name, "namespace": group.namespace}
+            log.warning("create refused", **where, error=str(error))
+            refusal = Refusal(kind, name, is_invalid(error), _refusal_reason(manifest, error))
+            return Creations(refused=[refusal])
 
     def finish(self, manifest: Manifest, actions: Actions, group: JobGroup, now: datetime) -> int:
         """Carry out everything in a decision except the creates.

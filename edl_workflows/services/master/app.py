@@ -162,7 +162,7 @@ class _RouteServer:
                 if inspect.isawaitable(answer):
                     answer = await answer
                 if urgency is not None:
-                    change = (self._master.changed if consequences else self._master.touched)(urgency)
+                    change = (self._master.entered if consequences else self._master.touched)(urgency)
                     if route.durable:
                         await self._master.durable(change)
                 if answer is None:
@@ -262,7 +262,7 @@ def _process_routes(server: _RouteServer, master: Master) -> None:
         if has_passed(before, state.steps.step, state.settings.awaited_steps):
             master.wake_effects()
         if first:
-            await master.durable(master.changed(WriteUrgency.NOW))
+            await master.durable(master.entered(WriteUrgency.NOW))
         else:
             master.touched(WriteUrgency.LAZY)
         awaited = next_awaited(state.steps.step, state.settings.awaited_steps)

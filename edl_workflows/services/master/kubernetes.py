@@ -35,6 +35,7 @@ from edl_workflows.runtime.kube.informer import Informer
 from edl_workflows.runtime.kube.resources import Scope
 from edl_workflows.runtime.kube.watch import EventType
 from edl_workflows.services.master.master import Master, WriteUrgency
+from edl_workflows.services.master.paced_call import PacedCall
 from edl_workflows.services.master.state import observations
 from edl_workflows.services.master.state.job import MachineLoss, RolloutRequest
 from edl_workflows.services.master.state.nodes import leaving_steps
@@ -192,7 +193,7 @@ class ClusterWatch:
         self._master = master
         self._timeouts = timeouts
         self._loop = asyncio.get_running_loop()
-        self._scheduled = False
+        self._observing = PacedCall(self._observe)
         source = ClusterSource.of(cluster)
         name = job.metadata.name
         namespace = job.metadata.namespace or cluster.namespace
@@ -237,12 +238,10 @@ class ClusterWatch:
             self._loop.call_soon_threadsafe(self._schedule)
 
     def _schedule(self) -> None:
-        if not self._scheduled and all(i.synced for i in (self._pods, self._plans, self._jobs)):
-            self._scheduled = True
-            self._loop.call_soon(self._observe)
+        if all(informer.synced for informer in (self._pods, self._plans, self._jobs)):
+            self._observing.request()
 
     def _observe(self) -> None:
-        self._scheduled = False
         state, now = self._master.state, self._master.now()
         job = self._own_job()
         if job is None:  # deleted, and this pod will be, too

@@ -18,6 +18,7 @@ import structlog
 
 from edl_workflows.core.exceptions import ForbiddenError, NotFoundError, UnavailableError
 from edl_workflows.core.protocol.nodes import Directive, NodeRef
+from edl_workflows.services.master.paced_call import PacedCall
 from edl_workflows.services.master.state import views
 from edl_workflows.services.master.state.history import extend_history
 from edl_workflows.services.master.state.job import JobState
@@ -89,10 +90,14 @@ class Master:
         self._looked = max(clock(), state.newest_time)
         self._written = b""
         self._wake = asyncio.Event()
+        self._entered = WriteUrgency.LAZY
+        self._settling = PacedCall(self._settle_entered)
+        self._gathering: asyncio.TimerHandle | None = None
         self.closing = False
         """Whether the server stops, so that no call waits any longer."""
         self._moved = Broadcast()
         self._committed = Broadcast()
+        self._announced = Broadcast()
         self._effects_wake = Broadcast()
 
     async def run(self) -> None:
@@ -121,18 +126,43 @@ class Master:
             self.state.shift_times(gap)
         return now
 
+    def entered(self, urgency: WriteUrgency) -> int:
+        """Like `changed`, but the consequences are derived a moment later, together for all changes until
+        then: the members of a large job report within a second that they are ready, or lost.
+        """
+        self._change += 1
+        self._entered = max(self._entered, urgency)
+        self._settling.request()
+        return self._change
+
+    def _settle_entered(self) -> None:
+        urgency, self._entered = self._entered, WriteUrgency.LAZY
+        self.changed(urgency)
+
     def changed(self, urgency: WriteUrgency = WriteUrgency.GROUPED) -> int:
         """Derive the consequences of a change. Return the number of the change, for `durable`.
 
         If the consequences are more than progress, they are stored soon, however lazy the change is.
         """
-        settle_job(self.state, self.now())
+        now = self.now()
+        settle_job(self.state, now)
         if views.next_announcement(self.state) is not self.state.said:
             urgency = WriteUrgency.NOW
         elif urgency is WriteUrgency.LAZY and self.state.has_changed_since(self.stored):
             urgency = WriteUrgency.GROUPED
         self._moved.notify()
+        self._await_losses(now)
         return self.touched(urgency)
+
+    def _await_losses(self, now: float) -> None:
+        """Settle again when the job no longer waits for further losses."""
+        due = self.state.losses_due(now)
+        if due is not None and self._gathering is None:
+            self._gathering = asyncio.get_running_loop().call_later(due - now, self._answer_losses)
+
+    def _answer_losses(self) -> None:
+        self._gathering = None
+        self.changed(WriteUrgency.LAZY)
 
     def touched(self, urgency: WriteUrgency) -> int:
         """Schedule a write for a change without consequences. Return the number of the change."""
@@ -163,6 +193,7 @@ class Master:
         """Answer all long polls now, because the server stops."""
         self.closing = True
         self._committed.notify()
+        self._announced.notify()
         self._moved.notify()
 
     async def moved(self, seconds: float) -> None:
@@ -205,7 +236,7 @@ class Master:
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0 or self.closing:
                 break
-            await self._committed.wait(left)
+            await self._announced.wait(left)
         return directive
 
     async def _tick(self) -> None:
@@ -226,14 +257,18 @@ class Master:
             await self._commit()
 
     async def _commit(self) -> None:
+        self._settling.make_requested()
         change, self._due, self._last_write = self._change, float("inf"), time.monotonic()
         self.state.said = views.next_announcement(self.state)
         stored, text = self.state.copy_record(), self.state.to_json()
         if text != self._written:
             await self._write(text)
         self._written, self.durable_change = text, change
+        announced = stored.said is not self.published
         self.stored, self.published = stored, stored.said
         self._committed.notify()
+        if announced:  # a thousand agents wait for it
+            self._announced.notify()
         self._effects_wake.notify()
 
     async def _last_commit(self) -> None:

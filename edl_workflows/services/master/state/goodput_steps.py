@@ -55,10 +55,10 @@ def count_save(state: JobState, message: ProcessReport, now: float) -> None:
     """Count the time for which a training process of the active version has just stopped to save a
     checkpoint, unless others trained meanwhile.
     """
-    active, trainers = state.versions.active, state.trainers
+    active = state.versions.active
     if not message.saving or active is None or message.version != active.number:
         return
-    if state.settings.collective or [node.ref for node in trainers] == [message.node]:
+    if state.settings.collective or [node.ref for node in state.trainers] == [message.node]:
         state.goodput = goodput.cut_save(state.goodput, message.saving, now)
 
 

@@ -14,6 +14,7 @@ from edl_workflows.services.master.state.nodes.absence import MemberSign
 from edl_workflows.services.master.state.nodes.hang import LastMove
 from edl_workflows.services.master.state.nodes.hang_report import HangReport
 from edl_workflows.services.master.state.nodes.leaving import Departure
+from edl_workflows.services.master.state.nodes.loss_batch import GROUP_SECONDS, POD_SECONDS, LossBatch
 from edl_workflows.services.master.state.nodes.registry import JobNode, NodeStatus
 from edl_workflows.services.master.state.nodes.relaunch import JobRestart, record_restart
 from edl_workflows.services.master.state.settings import JobSettings, RendezvousLimits
@@ -80,6 +81,10 @@ class VolatileState:
     """Number of the next version, and since when it has been in preparation."""
     exits_since: dict[str, float] = field(default_factory=dict)
     """When each node first reported the end of its process."""
+    lost_members: LossBatch = field(default_factory=LossBatch)
+    """The lost members of the training group that trained last, until the next one is formed."""
+    lost_nodes: LossBatch = field(default_factory=LossBatch)
+    """The lost nodes whose replacements have no pod yet."""
     missing_since: float | None = None
     """Since when too few workers have joined for a training group."""
     listening_since: float | None = None
@@ -130,6 +135,7 @@ class VolatileState:
             self.newcomers_wait_until += seconds
         self.departure = self.departure.shift_times(seconds)
         self.listening_since = self.moved = None
+        self.lost_members = self.lost_nodes = LossBatch()
         self.signs.clear()
 
 
@@ -160,6 +166,17 @@ class JobState(StoredState):
         nodes = [time for node in self.nodes for time in (node.since, node.joined, node.released_at)]
         phase = self.plan.steps[-1].start if self.plan is not None else 0.0
         return max(*nodes, self.goodput.at, self.goodput.since, phase, 0.0)
+
+    @property
+    def size(self) -> int:
+        """How many nodes the job wants."""
+        return sum(self.counts.values())
+
+    def losses_due(self, now: float) -> float | None:
+        """When losses that wait for further ones are to be answered, in Unix seconds; None if none wait."""
+        group = self.volatile.lost_members.due(self.size, GROUP_SECONDS)
+        pods = self.volatile.lost_nodes.due(self.size, POD_SECONDS)
+        return min((due for due in (group, pods) if due > now), default=None)
 
     def shift_times(self, seconds: float) -> None:
         """Move all times after the clock jumped or the master was paused, so that nodes don't seem to have
@@ -282,13 +299,13 @@ class JobState(StoredState):
         active = self.versions.active
         if active is None or not self.in_place:
             return ()
-        joined = self.joined
-        return active.without([node for node in active.members if node not in joined or node in active.ended])
+        lost = (set(active.members) - self.joined.keys()).union(active.ended)
+        return active.without(lost)
 
     @property
     def holders(self) -> tuple[int, ...]:
         """The `survivors` that hold the model."""
-        holders = self.versions.holders
+        holders = frozenset(self.versions.holders)
         return tuple(node for node in self.survivors if node in holders)
 
     @property

@@ -19,6 +19,7 @@ from edl_workflows.services.master.state.nodes import (
     standstill,
 )
 from edl_workflows.services.master.state.nodes.fault_steps import end_node
+from edl_workflows.services.master.state.nodes.loss_batch import POD_SECONDS
 from edl_workflows.services.master.state.nodes.registry import ExitReason, NodeStatus, PodState
 from edl_workflows.services.master.state.rollouts import rollout_steps
 from edl_workflows.services.master.state.versions import rendezvous, version_steps
@@ -132,7 +133,10 @@ def _settle_elastic(state: JobState, now: float) -> None:
 
 def _request_pods(state: JobState, now: float) -> None:
     grace = state.settings.timeouts.release
-    request = pod_requests.next_request(state.pod_plans, state.nodes, grace, now)
+    lost = pod_requests.count_unreplaced(state.nodes)
+    losses = state.volatile.lost_nodes = state.volatile.lost_nodes.note_count(lost, now)
+    more_losses = now < losses.due(state.size, POD_SECONDS)
+    request = pod_requests.next_request(state.pod_plans, state.nodes, grace, now, more_losses=more_losses)
     if request is None:
         return
     state.pod_plans = pod_requests.open_request(state.pod_plans, request)

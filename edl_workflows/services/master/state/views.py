@@ -22,7 +22,6 @@ from edl_workflows.core.jobs.scale_plan.model import (
     ScalePlanStatus,
 )
 from edl_workflows.core.kubernetes import names
-from edl_workflows.core.protocol.cluster import CheckpointRef, Member, TrainingCluster
 from edl_workflows.core.protocol.metrics import choose_charted
 from edl_workflows.core.protocol.nodes import Directive, NodeRef
 from edl_workflows.core.protocol.reported_text import inert_value
@@ -48,6 +47,7 @@ from edl_workflows.services.master.state.rollouts.rollout import Rollout, descri
 from edl_workflows.services.master.state.settings import JobSettings
 from edl_workflows.services.master.state.stored_state import Announcement, JobRecord
 from edl_workflows.services.master.state.versions import rendezvous
+from edl_workflows.services.master.state.versions.announced_cluster import training_cluster
 from edl_workflows.services.master.state.versions.cluster_versions import ChangeCause, ClusterVersion
 
 
@@ -61,8 +61,8 @@ def next_announcement(state: JobState) -> Announcement:
     in_place = change is not None and change.in_place
     fresh = Directive(
         revision=state.said.directive.revision,
-        active=_training_cluster(state, versions.active) if versions.active else None,
-        next=_training_cluster(
+        active=training_cluster(state, versions.active) if versions.active else None,
+        next=training_cluster(
             state, ClusterVersion(change.number, change.target, processes=versions.next_processes)
         )
         if change and change.number
@@ -104,49 +104,11 @@ def may_lease(state: JobState, version: int) -> bool:
     return not pausing and active is not None and version in (0, active.number)
 
 
-def _training_cluster(state: JobState, version: ClusterVersion) -> TrainingCluster:
-    settings, chief, number = state.settings, state.chief, version.number
-    processes = version.processes or (0,) * len(version.members)
-    members = [
-        Member(
-            rank=rank,
-            id=node_id,
-            address=_address(state, settings.member_type, node_id, number),
-            process=process,
-        )
-        for rank, (node_id, process) in enumerate(zip(version.members, processes, strict=True))
-    ]
-    if settings.collective:
-        return TrainingCluster(
-            version=number,
-            workers=members,
-            max_workers=state.max_workers,
-            replica_size=state.rendezvous.node_unit,
-            restore=version.restore,
-            chief_type=settings.member_type,
-            chief_id=version.members[0],
-        )
-    return TrainingCluster(
-        version=number,
-        ps=members,
-        restore=_restore_of_joiner(state, version),
-        chief_type=settings.chief_type,
-        chief_id=chief.id if chief else 0,
-    )
-
-
-def _restore_of_joiner(state: JobState, version: ClusterVersion) -> CheckpointRef | None:
-    """The checkpoint that a process of a version without a group starts from.
-
-    Without parameter servers, each worker has the model. One that joins while the version trains starts from
-    the newest checkpoint: that with which the version began may have been removed since then.
-    """
-    newest = state.checkpoints.newest
-    joins = not version.members and state.versions.trained == version.number
-    return newest.ref if joins and newest is not None else version.restore
-
-
 def _worker_addresses(state: JobState) -> dict[int, str]:
+    """The addresses of the workers, if they are not members. The directive of a collective job has those of
+    its members, and does not change with each worker that joins: it is sent to all."""
+    if state.settings.collective:
+        return {}
     active = state.versions.active
     number = active.number if active else 1
     workers = sorted(state.nodes.live(names.WORKER_TYPE), key=lambda node: node.rank)

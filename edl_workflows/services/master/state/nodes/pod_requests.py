@@ -51,20 +51,39 @@ class PodRequests:
 
 
 def next_request(
-    requests: PodRequests, registry: NodeRegistry, release_grace: float, now: float
+    requests: PodRequests,
+    registry: NodeRegistry,
+    release_grace: float,
+    now: float,
+    *,
+    more_losses: bool = False,
 ) -> PodRequest | None:
     """The request that creates all pods that are newly needed and removes all that are no longer needed; None
     if there are none, or if a request was refused a moment ago. Replacements of a rank that is replaced again
     and again wait until their time.
+
+    Args:
+        requests: those made before.
+        registry: the nodes.
+        release_grace: seconds that a released node has to end.
+        now: Unix seconds.
+        more_losses: whether further losses are awaited, so that all replacements wait (`LossBatch`).
     """
     if now < requests.not_before:
         return None
     wanted = [n for n in registry if n.live and n.status is NodeStatus.INITIAL and not n.asked]
-    create = [node for node in wanted if node.not_before <= now]
+    create = [node for node in wanted if node.not_before <= now and not (more_losses and node.replacements)]
     remove = [n for n in registry if not n.removal_asked and _to_remove(n, release_grace, now)]
     if not create and not remove:
         return None
     return PodRequest(requests.last_number + 1, _refs(create), _refs(remove))
+
+
+def count_unreplaced(registry: NodeRegistry) -> int:
+    """The number of replacements for which no pod was requested."""
+    return sum(
+        node.replacements > 0 and node.status is NodeStatus.INITIAL and not node.asked for node in registry
+    )
 
 
 def open_request(requests: PodRequests, request: PodRequest) -> PodRequests:

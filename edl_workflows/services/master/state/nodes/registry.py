@@ -4,9 +4,11 @@
 replaced.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 from pydantic import NonNegativeInt
@@ -30,7 +32,7 @@ class NodeStatus(StrEnum):
 
     @property
     def final(self) -> bool:
-        return self in (NodeStatus.SUCCEEDED, NodeStatus.FAILED, NodeStatus.DELETED)
+        return self in _FINAL
 
 
 class PodState(StrEnum):
@@ -45,6 +47,7 @@ class PodState(StrEnum):
     GONE = "gone"
 
 
+_FINAL = (NodeStatus.SUCCEEDED, NodeStatus.FAILED, NodeStatus.DELETED)
 _ORDER = {status: place for place, status in enumerate(NodeStatus)}
 
 
@@ -161,6 +164,24 @@ class JobNode:
         return self.status in (NodeStatus.FAILED, NodeStatus.DELETED)
 
 
+class _NodeLists:
+    """The nodes by type, in order of their ids, until a node changes: a job may have a thousand nodes, and
+    the consequences of one change read them twenty times.
+    """
+
+    def __init__(self, nodes: Mapping[tuple[str, int], JobNode]) -> None:
+        self._nodes = nodes
+
+    @cached_property
+    def by_type(self) -> Mapping[str, list[JobNode]]:
+        ordered = sorted(self._nodes.values(), key=lambda node: (node.type, node.id))
+        return {node_type: list(nodes) for node_type, nodes in groupby(ordered, lambda node: node.type)}
+
+    @cached_property
+    def live_by_type(self) -> Mapping[str, list[JobNode]]:
+        return {node_type: [node for node in nodes if node.live] for node_type, nodes in self.by_type.items()}
+
+
 class NodeRegistry:
     """All nodes that matter: those that run, and ended nodes on which something still depends.
 
@@ -174,6 +195,7 @@ class NodeRegistry:
         self._nodes = {(node.type, node.id): node for node in nodes}
         self.next_ids: dict[str, int] = {}
         """Next free id by type; shared with `JobRecord.next_ids`, where it is stored."""
+        self._lists = _NodeLists(self._nodes)
 
     def __copy__(self) -> "NodeRegistry":
         return NodeRegistry(self._nodes.values())
@@ -186,6 +208,9 @@ class NodeRegistry:
     def __iter__(self) -> Iterator[JobNode]:
         return iter(list(self._nodes.values()))
 
+    def __len__(self) -> int:
+        return len(self._nodes)
+
     def find(self, node_type: str, node_id: int) -> JobNode | None:
         """The node; None if it never existed or is forgotten."""
         return self._nodes.get((node_type, node_id))
@@ -196,11 +221,11 @@ class NodeRegistry:
 
     def of(self, node_type: str) -> list[JobNode]:
         """All nodes of a type, by id."""
-        return sorted((n for n in self._nodes.values() if n.type == node_type), key=lambda n: n.id)
+        return list(self._lists.by_type.get(node_type, ()))
 
     def live(self, node_type: str) -> list[JobNode]:
         """The live nodes of a type, by id."""
-        return [node for node in self.of(node_type) if node.live]
+        return list(self._lists.live_by_type.get(node_type, ()))
 
     def at_rank(self, node_type: str, rank: int) -> JobNode | None:
         """The newest wanted node of a rank."""
@@ -228,6 +253,7 @@ class NodeRegistry:
         for node in nodes:
             self._nodes[node.type, node.id] = node
             self.next_ids[node.type] = node.id + 1
+        self._lists = _NodeLists(self._nodes)
 
     def replace_by(self, node: JobNode, successor: JobNode) -> None:
         """Add the successor of a node."""
@@ -248,6 +274,8 @@ class NodeRegistry:
         if status is not None and (present.status.final or _ORDER[status] < _ORDER[present.status]):
             del values["status"]
         self._nodes[node.type, node.id] = replace(present, **values)
+        self._lists = _NodeLists(self._nodes)
 
     def forget(self, node: JobNode) -> None:
         self._nodes.pop((node.type, node.id), None)
+        self._lists = _NodeLists(self._nodes)

@@ -81,15 +81,21 @@ class ClusterVersion:
             return 0
         return (self.processes[self.members.index(node)] if self.processes else 0) or self.number
 
+    @property
+    def member_processes(self) -> dict[int, int]:
+        """The version for which each member's process was started, by node."""
+        processes = self.processes or (0,) * len(self.members)
+        return {node: process or self.number for node, process in zip(self.members, processes, strict=True)}
+
     def without(self, gone: Collection[int]) -> tuple[int, ...]:
         """The members of all replica groups that are still complete.
 
         Args:
             gone: members that are lost, or whose processes have ended.
         """
-        whole = [
-            group for group in cut_into_groups(self.members, self.replica_size) if not set(group) & set(gone)
-        ]
+        lost = frozenset(gone)
+        groups = cut_into_groups(self.members, self.replica_size)
+        whole = [group for group in groups if lost.isdisjoint(group)]
         return tuple(node for group in whole for node in group)
 
     def going_on(self, target: Sequence[int]) -> tuple[int, ...]:
@@ -163,7 +169,7 @@ class ClusterVersions:
         if self.active is None:
             return ()
         got = self.active.members if self.trained == self.active.number else self.active.holders
-        whole = self.active.without(self.active.ended)
+        whole = frozenset(self.active.without(self.active.ended))
         return tuple(node for node in got if node in whole)
 
     @property
@@ -173,8 +179,8 @@ class ClusterVersions:
             return self.change.processes
         if self.change is None or not self.change.in_place or self.active is None:
             return ()
-        go_on = self.active.going_on(self.change.target)
-        return tuple(self.active.process_of(node) if node in go_on else 0 for node in self.change.target)
+        go_on, former = frozenset(self.active.going_on(self.change.target)), self.active.member_processes
+        return tuple(former[node] if node in go_on else 0 for node in self.change.target)
 
     @property
     def kept(self) -> frozenset[int]:
@@ -254,10 +260,10 @@ def note_survivors_ready(versions: ClusterVersions, node_type: str) -> ClusterVe
     change = versions.change
     if change is None or not change.number:
         return versions
-    for node, process in zip(change.target, versions.next_processes, strict=False):
-        if process:
-            versions = report_ready(versions, f"{node_type}-{node}", change.number)
-    return versions
+    survivors = zip(change.target, versions.next_processes, strict=False)
+    ready = frozenset(change.ready)
+    fresh = [name for node, process in survivors if process and (name := f"{node_type}-{node}") not in ready]
+    return replace(versions, change=replace(change, ready=(*change.ready, *fresh))) if fresh else versions
 
 
 def note_ended(versions: ClusterVersions, node: int) -> ClusterVersions:
@@ -305,9 +311,9 @@ def report_drained(versions: ClusterVersions, node: str, version: int) -> Cluste
 def members_ready(versions: ClusterVersions, node_type: str) -> bool:
     """Whether all members of the next version are prepared; they are nodes of type `node_type`."""
     change = versions.change
-    return bool(
-        change and change.number and all(f"{node_type}-{node}" in change.ready for node in change.target)
-    )
+    if change is None or not change.number or len(change.ready) < len(change.target):
+        return False
+    return frozenset(change.ready).issuperset(f"{node_type}-{node}" for node in change.target)
 
 
 def activate_next(
@@ -335,7 +341,7 @@ def activate_next(
         versions,
         active=fresh,
         previous=before.members if before and trained else versions.previous,
-        previous_processes=tuple(before.process_of(node) for node in before.members)
+        previous_processes=tuple(before.member_processes.values())
         if before and trained
         else versions.previous_processes,
         change=None,

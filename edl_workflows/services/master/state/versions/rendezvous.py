@@ -18,6 +18,7 @@ from edl_workflows.core.kubernetes import names
 from edl_workflows.services.master.state import checkpoints
 from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.nodes import replicas
+from edl_workflows.services.master.state.nodes.loss_batch import GROUP_SECONDS
 from edl_workflows.services.master.state.nodes.registry import JobNode
 from edl_workflows.services.master.state.nodes.replicas import MemberResize
 from edl_workflows.services.master.state.settings import RendezvousLimits
@@ -128,6 +129,7 @@ def advance_group(state: JobState, now: float) -> None:
     if not chief_succeeded(state):
         version_steps.call_back_finished(state, now)
     _abandon_admission(state)
+    _note_lost_members(state, now)
     _form_group(state, now)
     if state.versions.change is not None and state.versions.change.cause is ChangeCause.PLAN:
         state.versions = cluster_versions.assign_number(state.versions, frozenset(state.joined))
@@ -228,6 +230,8 @@ def _form_group(state: JobState, now: float) -> None:
     cause = _cause_of_next_group(state, now)
     if cause is None or not state.checked:
         return
+    if now < state.volatile.lost_members.due(state.size, GROUP_SECONDS):
+        return
     change = state.versions.change
     if change is not None and change.number and not state.lost_members(change.target):
         return  # the next group is being prepared
@@ -241,6 +245,14 @@ def _form_group(state: JobState, now: float) -> None:
         state.versions = cluster_versions.begin_change(
             state.versions, cause, change.target, in_place=in_place
         )
+
+
+def _note_lost_members(state: JobState, now: float) -> None:
+    """Note how many members a broken group has lost: its survivors wait a moment for further losses."""
+    change = state.versions.change
+    broken = change is not None and change.cause is ChangeCause.RECOVERY
+    lost = len(set(state.gone_members)) if broken else 0
+    state.volatile.lost_members = state.volatile.lost_members.note_count(lost, now)
 
 
 def _cause_of_next_group(state: JobState, now: float) -> ChangeCause | None:

@@ -139,7 +139,9 @@ def is_drained(state: JobState) -> bool:
     """
     change, chief = state.versions.change, state.chief
     stopping = [node for node in state.trainers if state.settings.collective or node != chief]
-    return change is not None and change.draining and all(str(node) in change.drained for node in stopping)
+    if change is None or not change.draining:
+        return False
+    return frozenset(change.drained).issuperset(map(str, stopping))
 
 
 def call_back_finished(state: JobState, now: float) -> None:

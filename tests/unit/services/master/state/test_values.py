@@ -11,8 +11,9 @@ from edl_workflows.services.master import state
 ROOT = Path(state.__file__).parent
 PURE = (
     "autoscale/autoscale_state", "checkpoints", "goodput", "job_result", "nodes/absence", "nodes/hang",
-    "nodes/hang_report", "nodes/node_check", "nodes/pod_requests", "nodes/relaunch", "nodes/replicas",
-    "rollouts/rollout", "rollouts/rollout_checks", "settings", "sync", "versions/cluster_versions", "views",
+    "nodes/hang_report", "nodes/loss_batch", "nodes/node_check", "nodes/pod_requests", "nodes/relaunch",
+    "nodes/replicas", "rollouts/rollout", "rollouts/rollout_checks", "settings", "sync",
+    "versions/announced_cluster", "versions/cluster_versions", "views",
 )  # fmt: skip
 """Modules of which no function changes anything: values in, values out."""
 CHANGE_AND_RETURN = {"pop", "popitem", "popleft", "setdefault"}
