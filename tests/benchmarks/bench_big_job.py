@@ -60,11 +60,17 @@ MIB = 2.0**20
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure, and the most that it may be; None: it has no goal."""
+    """A figure.
+
+    Attributes:
+        most: what it may be; None: it has no goal.
+        counted: whether it is a count, which does not depend on the machine's speed.
+    """
 
     name: str
     number: float
     most: float | None = None
+    counted: bool = False
 
     @property
     def met(self) -> bool:
@@ -129,7 +135,7 @@ class BigJob:
         formed = max(self._seen(1).values()) - begun
         self._note("seconds until all train in the first version", formed, 2.0)
         self._note("the same: the master's CPU seconds", self._master.usage[0] - cpu)
-        self._note("ScalePlans for its pods", self._kubelet.created["ScalePlan"], 1)
+        self._count("ScalePlans for its pods", self._kubelet.created["ScalePlan"], 1)
         params = DatasetParams(name=DATASET, size=self.members * SHARD * 30, shard_size=SHARD, timeout_s=600)
         await MasterConnection(self._fleet).call(routes.DATASET, params)
 
@@ -173,16 +179,16 @@ class BigJob:
         self._note("seconds until all are replaced and train", time.monotonic() - begun)
         self._note("the same: the master's CPU seconds", self._master.usage[0] - cpu)
         versions = [version for version in self._fleet.activations if version not in known]
-        self._note("versions: of the survivors, and with the replacements", len(versions), 2)
+        self._count("versions: of the survivors, and with the replacements", len(versions), 2)
         created = self._kubelet.created
-        self._note("ScalePlans", created["ScalePlan"] - before["ScalePlan"], 1)
-        self._note("pods created, beyond those lost", created["Pod"] - before["Pod"] - len(lost), 0)
+        self._count("ScalePlans", created["ScalePlan"] - before["ScalePlan"], 1)
+        self._count("pods created, beyond those lost", created["Pod"] - before["Pod"] - len(lost), 0)
         self._note("the master's memory at most, MiB", self._peak / MIB, 512)
-        self._note("growth of its memory, MiB", (self._peak - memory) / MIB, 50)
-        self._note(
+        self._count("growth of its memory, MiB", (self._peak - memory) / MIB, 50)
+        self._count(
             "the job with its status, KiB", await asyncio.to_thread(status_size, self._cluster) / 1024, 64
         )
-        self._note("the stored state, KiB", await asyncio.to_thread(state_size, self._cluster) / 1024, 1800)
+        self._count("the stored state, KiB", await asyncio.to_thread(state_size, self._cluster) / 1024, 1800)
 
     async def _die(self, agent: SimulatedAgent) -> None:
         await agent.die(TEXT, CODE)
@@ -205,8 +211,8 @@ class BigJob:
         trained = self._fleet.trained.total()
         await self._until(lambda: self._fleet.trained.total() >= trained + 2 * self.members)
         self._note("from then until each member has finished two shards", time.monotonic() - answers)
-        self._note("versions", self._newest - newest, 0)
-        self._note("ScalePlans and pods", sum(self._kubelet.created.values()) - sum(created.values()), 0)
+        self._count("versions", self._newest - newest, 0)
+        self._count("ScalePlans and pods", sum(self._kubelet.created.values()) - sum(created.values()), 0)
         _, cores, peak = await self._measure(10.0)
         self._note("the new master's cores", cores, 1.0)
         self._note("its memory, MiB", peak, 512)
@@ -223,12 +229,12 @@ class BigJob:
         for node in self._agents:
             self._kubelet.end_worker(node, 0)
         await self._until(lambda: self._master.exit_code is not None)
-        self._note("the master's exit code", float(self._master.exit_code or 0), 0)
+        self._count("the master's exit code", float(self._master.exit_code or 0), 0)
         self._kubelet.end_master(self._master.exit_code or 0)
         await self._until(lambda: job_phase(self._cluster) == "Succeeded")
         times = self._fleet.trained
-        self._note("records lost", self.members * 30 - len(times), 0)
-        self._note("shards trained twice", times.total() - len(times), round(LOST * self.members) * 2)
+        self._count("records lost", self.members * 30 - len(times), 0)
+        self._count("shards trained twice", times.total() - len(times), round(LOST * self.members) * 2)
 
     def _pod_runs(self, place: Place) -> None:
         self._loop.call_soon_threadsafe(self._welcome, place)
@@ -282,8 +288,11 @@ class BigJob:
                 raise TimeoutError(f"not within {PATIENCE} s")
             await asyncio.sleep(0.02)
 
-    def _note(self, name: str, number: float, most: float | None = None) -> None:
-        self.figures.append(Figure(name, number, most))
+    def _count(self, name: str, number: float, most: float) -> None:
+        self._note(name, number, most, counted=True)
+
+    def _note(self, name: str, number: float, most: float | None = None, *, counted: bool = False) -> None:
+        self.figures.append(Figure(name, number, most, counted))
         print(self.figures[-1], flush=True)
 
 

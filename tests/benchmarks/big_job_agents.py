@@ -170,10 +170,10 @@ class SimulatedAgent:
 
     async def run(self) -> None:
         """Do what an agent and its process do, until told to end, or cancelled."""
-        tasks = [asyncio.create_task(work) for work in (self._follow(), self._beat(), self._train())]
+        work = (self._done.wait(), self._follow(), self._beat(), self._train())
+        tasks = [asyncio.create_task(part) for part in work]
         try:
-            waiting = asyncio.create_task(self._done.wait())
-            done, _ = await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
