@@ -137,7 +137,8 @@ class BigJob:
         self._note("the same: the master's CPU seconds", self._master.usage[0] - cpu)
         self._count("ScalePlans for its pods", self._kubelet.created["ScalePlan"], 1)
         params = DatasetParams(name=DATASET, size=self.members * SHARD * 30, shard_size=SHARD, timeout_s=600)
-        await MasterConnection(self._fleet).call(routes.DATASET, params)
+        connection = MasterConnection(self._fleet)
+        await until_answered(lambda: connection.call(routes.DATASET, params))
 
     async def _train_steadily(self) -> None:
         print("2. all train", flush=True)

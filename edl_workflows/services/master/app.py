@@ -14,6 +14,7 @@ from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import ValidationError
 from starlette.types import ASGIApp, Scope
 
 from edl_workflows.core.exceptions import InvalidError, UnavailableError
@@ -111,7 +112,7 @@ def create_app(master: Master, token: str) -> FastAPI:
 
 
 class _DataRoute(APIRoute):
-    """A route whose function parses the body and makes the response: FastAPI's own conversion of arguments
+    """A route whose function gets the request and makes the response: FastAPI's own conversion of arguments
     takes longer than all the rest."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -156,8 +157,12 @@ class _RouteServer:
         """
 
         def decorate(function: Handler) -> Handler:
+            model = None if raw or route.method == "GET" else route.request
+
             @functools.wraps(function)
             async def endpoint(**arguments: Any) -> Any:
+                if model is not None:
+                    arguments["message"] = _parse_message(model, await arguments.pop("request").body())
                 answer = function(**arguments)
                 if inspect.isawaitable(answer):
                     answer = await answer
@@ -168,14 +173,14 @@ class _RouteServer:
                 if answer is None:
                     message = arguments["message"]
                     return self.render(self._master.directive(message.node), getattr(message, "known", -1))
-                return answer
+                return answer if model is None or isinstance(answer, Response) else _json(answer)
 
             self._app.router.add_api_route(
                 route.path,
                 endpoint,
                 methods=[route.method],
                 response_model=None if raw else route.answer,
-                route_class_override=_DataRoute if raw else None,
+                route_class_override=_DataRoute if raw or model is not None else None,
             )
             return function
 
@@ -306,11 +311,13 @@ def _dataset_routes(server: _RouteServer, master: Master) -> None:
 
     @server.serve(routes.LEASE, None, raw=True)
     async def lease(name: DatasetName, request: Request) -> Response:
-        return _json(await calls.lease(name, parse_body(LeaseRequest, await request.body())))
+        reply = await calls.lease(name, parse_body(LeaseRequest, await request.body()))
+        return _json(reply, exclude_defaults=True)
 
     @server.serve(routes.ACKNOWLEDGE, None, raw=True)
     async def acknowledge(name: DatasetName, request: Request) -> Response:
-        return _json(await calls.acknowledge(name, parse_body(AckRequest, await request.body())))
+        reply = await calls.acknowledge(name, parse_body(AckRequest, await request.body()))
+        return _json(reply, exclude_defaults=True)
 
     @server.serve(routes.OFFSETS, GROUPED, consequences=False)
     def update(name: DatasetName, message: StreamUpdate) -> DatasetProgress:
@@ -381,5 +388,17 @@ def _error_body(answer: ErrorAnswer) -> dict[str, Any]:
     return error_body(answer) | {"kind": answer.kind}
 
 
-def _json(message: Message) -> Response:
-    return Response(message.model_dump_json(exclude_defaults=True), media_type="application/json")
+def _parse_message(model: type[Message], body: bytes) -> Message:
+    """The message, or the error that FastAPI raises about a body."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        raise RequestValidationError(
+            [{**problem, "loc": ("body", *problem["loc"])} for problem in problems]
+        ) from error
+
+
+def _json(message: Message, *, exclude_defaults: bool = False) -> Response:
+    text = message.model_dump_json(exclude_defaults=exclude_defaults)
+    return Response(text, media_type="application/json")
