@@ -200,8 +200,9 @@ bench-scaling: $(READY)  ## Scaling algorithms: the fulfilment algorithm, Pollux
 	$(BIN)/python -m tests.benchmarks.bench_paddle
 	$(if $(DATA),$(BIN)/python -m tests.benchmarks.bench_simulator --data $(DATA))
 
-bench-master: $(READY)  ## CPU and memory of a job's master with up to 300 agents (3 min)
+bench-master: $(READY)  ## A job's master with up to 300 agents; one job of 1,024 that loses 300 and its master (10 min; MEMBERS=)
 	$(BIN)/python -m tests.benchmarks.bench_master
+	$(BIN)/python -m tests.benchmarks.bench_big_job --members $(or $(MEMBERS),1024)
 
 bench-brain: $(READY)  ## Brain: 100 to 3,000 jobs that report every 15 s, on SQLite and PostgreSQL (8 min)
 	$(BIN)/python -m tests.benchmarks.bench_brain

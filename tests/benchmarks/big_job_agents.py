@@ -324,7 +324,7 @@ class SimulatedAgent:
         await self._process_shard(active)
 
     async def _process_shard(self, active: TrainingCluster) -> None:
-        if self._state is LeaseState.END:
+        if self._is_consumed():
             return
         if len(self._held.ahead) <= AHEAD // 2 and self._held.may_lease:
             await self._lease(active)
@@ -332,10 +332,9 @@ class SimulatedAgent:
             shard = self._held.begin()
             self._fleet.trained[shard.ordinal] += 1
             self._held.finish(shard)
-        ends = self._state is LeaseState.END
         if self._held.unsent or self._held.master:
-            await self._acknowledge(active, stored=ends)
-        if ends and self._held.settled:
+            await self._acknowledge(active, stored=self._is_consumed())
+        if self._is_consumed() and self._held.settled:
             await self._exit(active)
 
     async def _exit(self, active: TrainingCluster) -> None:
@@ -357,6 +356,9 @@ class SimulatedAgent:
             asked=False,
             last_lines=text[-LAST_CHARACTERS:],
         )
+
+    def _is_consumed(self) -> bool:
+        return self._state is LeaseState.END
 
     async def _lease(self, active: TrainingCluster) -> None:
         request = self._held.lease_request(self._ask(active))

@@ -329,7 +329,8 @@ class Directive(Message):
         save: request id of a checkpoint that the chief must save now (between two steps); else "". With
             `drain`, it is set once all other processes are drained.
         trained: the newest version that made a step; processes of older versions must end.
-        workers: address of each worker by rank, for information (used by evaluators and sparse clusters).
+        workers: address of each worker by rank, for information (used by evaluators and sparse clusters);
+            empty in a collective job, whose workers are the members of `active` and `next`.
         stop: whether this node is released: it must end the training process as on SIGTERM and exit 0.
         finished: whether the job has succeeded, so that parameter servers and evaluators must end.
         dump: id of a request for stacks, because training hangs; else "". Once per id, each agent makes its
