@@ -9,4 +9,5 @@ No I/O, clock, environment or logger here: values in, values out. An import cont
 - `kubernetes`: Kubernetes objects as values: resource types, metadata, quantities, names
 - `exceptions`: the one tree of errors; `backoff`: the pauses between attempts; `write_budget`: the
   pauses between the writes of many
+- `partitions`: which replica of a controller owns a job
 """

@@ -76,6 +76,9 @@ pods."""
 AWAITED_STEP_PREFIX = f"awaited-step.{GROUP}/"
 """On a job: begins the annotation of each stage that waits for a step; the value is the step
 (`edl_workflows.core.jobs.elastic_job.awaited_steps`)."""
+ACKNOWLEDGED_ANNOTATION = f"{GROUP}/acknowledged-replicas"
+"""On the Lease of a controller's replica: the identities of the other replicas on whose jobs it does not act,
+separated by commas."""
 STATE_OWNER_ANNOTATION = f"{GROUP}/state-owner"
 """On a job's state ConfigMap and its parts: the master that writes them."""
 MASTER_PORT = 50001

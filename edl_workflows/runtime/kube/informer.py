@@ -108,6 +108,14 @@ class Informer:
         """Write through the deletion of an object."""
         self.cache.remove(obj)
 
+    def refresh(self, cluster: Cluster) -> None:
+        """LIST in the caller's thread, beside the watch, which may lag behind.
+
+        Raises:
+            EdlError: the LIST failed.
+        """
+        self._store(client.list_objects(cluster, self.scope))
+
     def _run(self) -> None:
         failures = 0
         while not self._stopped.is_set():
@@ -155,13 +163,16 @@ class Informer:
 
     def _list(self, cluster: Cluster) -> None:
         listed = client.list_objects(cluster, self.scope)
-        for change in self.cache.replace(listed.items, listed.resource_version):
-            self._tell(change)
+        self._store(listed)
         self._version = listed.resource_version
         self.last_error = None
         self._synced.set()
         for listener in self._on_sync:
             listener()
+
+    def _store(self, listed: client.ObjectList) -> None:
+        for change in self.cache.replace(listed.items, listed.resource_version):
+            self._tell(change)
 
     def _watch(self, cluster: Cluster) -> None:
         self._stream = stream = WatchStream(cluster, self.scope, self._version)

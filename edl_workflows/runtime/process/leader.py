@@ -77,6 +77,7 @@ class Elector:
         policy = CallPolicy(attempts=1, read_seconds=election.renew_seconds / 2)
         self._cluster = cluster.with_policy(policy)
         self._election = election
+        self._name = election.name
         self._clock = clock
         self._leads_until = float("-inf")
         self._seen: tuple[str, float] = ("", float("-inf"))
@@ -105,7 +106,7 @@ class Elector:
         while not stop.wait(self._election.retry_seconds):
             if not self.attempt() and not self.leading:
                 raise LeadershipLostError(
-                    f"leadership lost: lease {self._election.namespace}/{self._election.name} could not be "
+                    f"leadership lost: lease {self._election.namespace}/{self._name} could not be "
                     f"renewed within {self._election.renew_seconds:g} s; restart this process"
                 )
 
@@ -117,7 +118,7 @@ class Elector:
         except EdlError as error:
             # The state of the lease is unknown. (A conflict means that another process wrote it between our
             # read and our write.) If this process leads, it continues to lead until its time is over.
-            log.info("lease request failed", lease=self._election.name, error=str(error))
+            log.info("lease request failed", lease=self._name, error=str(error))
             return False
         self._leads_until = began + self._election.renew_seconds if held else float("-inf")
         return held
@@ -127,14 +128,18 @@ class Elector:
         if not self.leading:
             return
         self._leads_until = float("-inf")
+        self._give_back()
+
+    def _give_back(self) -> None:
         try:
-            lease = client.get(self._cluster, LEASES, self._election.name, self._election.namespace)
+            lease = client.get(self._cluster, LEASES, self._name, self._election.namespace)
             if lease["spec"].get("holderIdentity") == self._election.identity:
                 client.replace(self._cluster, lease | {"spec": lease["spec"] | {"holderIdentity": ""}})
         except EdlError as error:
             log.warning("lease not released", error=str(error))
 
-    def _acquire(self, now: float) -> bool:
+    def _acquire(self, now: float, /) -> bool:
+        """Try once to acquire or renew the lease, from `now` on."""
         election = self._election
         lease = client.find(self._cluster, LEASES, election.name, election.namespace)
         if lease is None:
@@ -155,7 +160,7 @@ class Elector:
         return {
             "apiVersion": LEASES.api_version,
             "kind": LEASES.kind,
-            "metadata": {"name": self._election.name, "namespace": self._election.namespace},
+            "metadata": {"name": self._name, "namespace": self._election.namespace},
             "spec": self._spec({}),
         }
 

@@ -34,13 +34,20 @@ class LeaderProcess:
         cluster: the cluster with the Lease. Requests to it are counted.
         options: see `ProcessOptions`.
         metrics: the metrics to serve.
+        elector: makes this process's candidate.
     """
 
-    def __init__(self, cluster: Cluster, options: ProcessOptions, metrics: ProcessMetrics) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: ProcessOptions,
+        metrics: ProcessMetrics,
+        elector: Callable[[Cluster, Election], Elector] = Elector,
+    ) -> None:
         self._options = options
         self._metrics = metrics
         observed = cluster.observed_by(metrics.requested)
-        self._elector = Elector(observed, options.election) if options.election else None
+        self._elector = elector(observed, options.election) if options.election else None
 
     def run(
         self,

@@ -96,15 +96,23 @@ class Applier:
         world: its cache gets our writes at once.
         recorder: writes events.
         guard: called before each write; raises if this process must not write, or no longer.
+        fenced: whether each status is written only to the version on which the decision was based.
     """
 
     def __init__(
-        self, cluster: Cluster, world: ObservedCluster, recorder: Recorder, guard: Callable[[], None]
+        self,
+        cluster: Cluster,
+        world: ObservedCluster,
+        recorder: Recorder,
+        guard: Callable[[], None],
+        *,
+        fenced: bool = False,
     ) -> None:
         self._cluster = cluster
         self._world = world
         self._recorder = recorder
         self._guard = guard
+        self._fenced = fenced
 
     def create(
         self, actions: Actions, group: JobGroup, refused: Collection[tuple[str, str]] = ()
@@ -235,7 +243,8 @@ class Applier:
         """
         metadata = manifest["metadata"]
         resource = resources.of_manifest(manifest)
-        exactly = metadata.get("uid"), actions.status_version
+        version = metadata.get("resourceVersion") if self._fenced else actions.status_version
+        exactly = metadata.get("uid"), version
         status = actions.status or {}
         self._guard()
         try:

@@ -22,11 +22,12 @@ from edl_workflows.core.kubernetes import names
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.events import EventNote, Recorder
 from edl_workflows.runtime.kube.resources import ALL_NAMESPACES, CRDS, Scope
+from edl_workflows.runtime.process.partition import CLUSTER_WIDE, Partition
 from edl_workflows.services.controller.allocator import Allocator, AllocatorOptions
 from edl_workflows.services.controller.apply import Applier
 from edl_workflows.services.controller.metrics import ControllerMetrics
 from edl_workflows.services.controller.observed_cluster import JobGroup, ObservedCluster
-from edl_workflows.services.controller.periodic_loop import PeriodicLoop
+from edl_workflows.services.controller.periodic_loop import RETRY_SECONDS, PeriodicLoop
 from edl_workflows.services.controller.progress_budget import ProgressBudget
 from edl_workflows.services.controller.queue import WorkQueue
 from edl_workflows.services.controller.reconciler import Reconciler
@@ -57,6 +58,8 @@ class ManagerOptions:
         kinds: the kinds to reconcile.
         allocator: options of the allocator, which runs if DIJob is one of the kinds.
         autoscaler: options of the autoscaler; None to run without it.
+        partitions: number of replicas that share the jobs. If there are several, a status is written only to
+            the version of its job on which the decision was based.
     """
 
     namespace: str = ALL_NAMESPACES
@@ -65,6 +68,7 @@ class ManagerOptions:
     kinds: tuple[Kind, ...] = KINDS
     allocator: AllocatorOptions = field(default_factory=AllocatorOptions)
     autoscaler: "AutoscalerOptions | None" = None
+    partitions: int = 1
 
 
 class Manager:
@@ -75,14 +79,21 @@ class Manager:
         options: see `ManagerOptions`.
         metrics: counts decisions, retries and requests.
         guard: called before each write; raises if this process must not write, or no longer.
+        partition: the part of the jobs that it reconciles; by default all.
     """
 
     def __init__(
-        self, cluster: Cluster, options: ManagerOptions, metrics: ControllerMetrics, guard: Callable[[], None]
+        self,
+        cluster: Cluster,
+        options: ManagerOptions,
+        metrics: ControllerMetrics,
+        guard: Callable[[], None],
+        partition: Partition | None = None,
     ) -> None:
         observed = cluster.observed_by(metrics.requested)
         self._options = options
         self._metrics = metrics
+        self._partition = partition or Partition()
         self._queue: WorkQueue[JobGroup] = WorkQueue()
         metrics.observe_queue(lambda: len(self._queue))
         isolated = options.settings.network_policies
@@ -90,14 +101,21 @@ class Manager:
         sources = kinds.watched_sources(job_kinds)
         definitions = [kind.source.api for kind in job_kinds]
         self.world = ObservedCluster(
-            observed, options.namespace, sources, definitions, self._queue.add, self._report_failure
+            observed, options.namespace, sources, definitions, self._enqueue, self._report_failure
         )
         for api in definitions:
             metrics.observe_definition(api.kind, partial(self.world.is_missing, api))
         recorder = Recorder(observed, names.CONTROLLER)
-        self._applier = Applier(observed, self.world, recorder, guard)
+        self._applier = Applier(observed, self.world, recorder, guard, fenced=options.partitions > 1)
         context = ScalingContext(
-            observed, options.namespace, self.world, options.settings, guard, self._queue.add, metrics
+            observed,
+            options.namespace,
+            self.world,
+            options.settings,
+            guard,
+            self._enqueue,
+            metrics,
+            self._partition,
         )
         budget = ProgressBudget(context)
         self._reconciler = Reconciler(
@@ -109,16 +127,19 @@ class Manager:
             metrics,
             lambda: budget.period,
         )
-        self._loops: list[ScalingLoop | PeriodicLoop] = []
-        if ELASTIC_JOB in options.kinds:
-            self._loops.append(budget.loop)
+        self._scaling: list[ScalingLoop] = []
         if DI_JOB in options.kinds:
-            self._loops.append(Allocator(context, options.allocator))
+            self._scaling.append(Allocator(context, options.allocator))
         if options.autoscaler is not None:
             # Imported only if it is used, because its algorithm imports numpy, which takes memory.
             from edl_workflows.services.controller.autoscaler import Autoscaler
 
-            self._loops.append(Autoscaler(context, options.autoscaler, options.kinds, recorder))
+            self._scaling.append(Autoscaler(context, options.autoscaler, options.kinds, recorder))
+        take_over = PeriodicLoop("take-over", self._take_over, self.world.wait_synced, RETRY_SECONDS)
+        self._partition.on_gone(lambda: take_over.ask(everything=True))
+        self._loops: list[ScalingLoop | PeriodicLoop] = [*self._scaling, take_over]
+        if ELASTIC_JOB in options.kinds:
+            self._loops.append(budget.loop)
         self._stopped = threading.Event()
         self._threads = [
             threading.Thread(target=self._work, name=f"worker {index}", daemon=True)
@@ -167,7 +188,11 @@ class Manager:
             pass  # `wait_synced` already waits
         while (group := self._queue.get()) is not None:
             try:
-                self._reconcile(group)
+                with self._partition.acting(str(group)) as owned:
+                    if owned:
+                        self._reconcile(group)
+                    else:
+                        self._queue.forget(group)
             finally:
                 self._queue.done(group)
 
@@ -184,6 +209,23 @@ class Manager:
             self._queue.add(group)
         if outcome.requeue_after is not None:
             self._queue.add_after(group, outcome.requeue_after)
+
+    def _enqueue(self, group: JobGroup) -> None:
+        if self._partition.owns(str(group)):
+            self._queue.add(group)
+
+    def _take_over(self, _everything: bool, /) -> float | None:
+        """Reconcile the jobs of replicas that are gone, once their last writes are seen."""
+        gone = self._partition.plan_take_over()
+        if not gone:
+            return None
+        self.world.refresh()
+        self._partition.take_over()
+        log.info("took over jobs of lost replicas", slots=sorted(gone))
+        self.world.notify_all()
+        for loop in self._scaling:
+            loop.ask()
+        return None
 
     def _report_failure(self, scope: Scope, error: EdlError) -> None:
         resource = scope.resource
@@ -202,6 +244,8 @@ class Manager:
             f"definitions with `edl crds install {resource.plural}`"
         )
         log.error(message, resource=definition)
+        if not self._partition.owns(CLUSTER_WIDE):
+            return
         # Events about objects without a namespace are in `default`, where this process may have no rights.
         metadata = {"name": definition, "namespace": self._options.namespace or "default"}
         crd = {"apiVersion": CRDS.api_version, "kind": CRDS.kind, "metadata": metadata}

@@ -68,6 +68,7 @@ class ObservedCluster(InformerGroup):
         on_change: Callable[[JobGroup], None],
         report: Callable[[Scope, EdlError], None],
     ) -> None:
+        self._cluster = cluster
         self._notify = on_change
         self._definitions = frozenset(definitions)
         self._missing: set[ApiResource] = set()
@@ -133,6 +134,23 @@ class ObservedCluster(InformerGroup):
         objects = (obj for source in sources for obj in self.of_group(source, group))
         return next((obj for obj in objects if obj["metadata"]["name"] == name), None)
 
+    def notify_all(self) -> None:
+        """Report each group as changed."""
+        for source, informer in self._by_source.items():
+            for group in {group_of(source, obj) for obj in informer.cache.items()}:
+                if group is not None:
+                    self._notify(group)
+
+    def refresh(self) -> None:
+        """List everything anew, so that the caches contain all that was written before.
+
+        Raises:
+            EdlError: a list failed.
+        """
+        for source, informer in self._by_source.items():
+            if source.api not in self._missing:
+                informer.refresh(self._cluster)
+
     def _note_missing(self, resource: ApiResource, error: EdlError, _failures: int) -> None:
         if isinstance(error, NotFoundError):
             self._missing.add(resource)
@@ -143,10 +161,7 @@ class ObservedCluster(InformerGroup):
         self._missing.discard(resource)
         log.info("the API server has this kind now", resource=f"{resource.plural}.{resource.group}")
         # Decisions about these and other kinds were left out meanwhile.
-        for source, informer in self._by_source.items():
-            for group in {group_of(source, obj) for obj in informer.cache.items()}:
-                if group is not None:
-                    self._notify(group)
+        self.notify_all()
 
     def _sources_of(self, obj: Object) -> list[Source]:
         sources = self._sources.get((obj.get("apiVersion", ""), obj.get("kind", "")), ())

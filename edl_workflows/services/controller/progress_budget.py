@@ -4,7 +4,8 @@ stay within the installation's budget.
 The period is in each job's status (`progressPeriodSeconds`; absent: `PROGRESS_SECONDS`). Jobs that begin to
 run get it with a status that the controller writes anyway; the others when it changes, a few at a time. A new
 leader continues with the longest published period. The number of jobs is that of the controller's cache, so
-looking costs the API server nothing.
+looking costs the API server nothing. Replicas that share the jobs count all of them, and each publishes the
+period to its own.
 """
 
 from typing import Any
@@ -18,6 +19,7 @@ from edl_workflows.core.jobs.elastic_job.model import ElasticJobPhase
 from edl_workflows.core.write_budget import PROGRESS_SECONDS, choose_period
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.resources import Object
+from edl_workflows.services.controller.observed_cluster import JobGroup
 from edl_workflows.services.controller.periodic_loop import PeriodicLoop
 from edl_workflows.services.controller.scaling_loop import ScalingContext
 
@@ -63,11 +65,17 @@ class ProgressBudget:
         present = self.period or max(map(_published, jobs), default=PROGRESS_SECONDS)
         self.period = choose_period(len(jobs), self._context.settings.progress_writes_per_second, present)
         self._context.metrics.chose_progress_period(self.period)
-        waiting = [job for job in jobs if _published(job) != self.period and _uid(job) not in self._tried]
+        owns = self._context.partition.owns
+        waiting = [
+            job
+            for job in jobs
+            if _published(job) != self.period and _uid(job) not in self._tried and owns(_group_of(job))
+        ]
         for job in waiting[:BATCH]:
             self._tried.add(_uid(job))
-            if not self._accepts(job):
-                return PRUNED_SECONDS
+            with self._context.partition.acting(_group_of(job)) as owned:
+                if owned and not self._accepts(job):
+                    return PRUNED_SECONDS
         if len(waiting) > BATCH:
             return BATCH_SECONDS
         self._tried.clear()
@@ -107,6 +115,10 @@ def _writes_progress(job: Object) -> bool:
 def _published(job: Object) -> int:
     seconds: Any = (job.get("status") or {}).get(_FIELD)
     return seconds if isinstance(seconds, int) and seconds > 0 else PROGRESS_SECONDS
+
+
+def _group_of(job: Object) -> str:
+    return str(JobGroup(job["metadata"]["namespace"], job["metadata"]["name"]))
 
 
 def _uid(job: Object) -> str:

@@ -2,11 +2,14 @@
 
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.process.leader_process import LeaderProcess, ProcessOptions
+from edl_workflows.runtime.process.partition import Partition
+from edl_workflows.runtime.process.partition_member import PartitionMember
 from edl_workflows.services.controller.manager import Manager, ManagerOptions
 from edl_workflows.services.controller.metrics import ControllerMetrics
 
@@ -25,7 +28,8 @@ class RunOptions(ProcessOptions):
 
 
 class Controller:
-    """A manager with leader election and endpoints; `run` lasts from its start to its end.
+    """A manager of a part of all jobs, with leader election and endpoints; `run` lasts from its start to its
+    end.
 
     Args:
         cluster: the API server.
@@ -35,8 +39,10 @@ class Controller:
     def __init__(self, cluster: Cluster, options: RunOptions) -> None:
         self._options = options
         self.metrics = ControllerMetrics()
-        self._process = LeaderProcess(cluster, options, self.metrics)
-        self.manager = Manager(cluster, options.manager, self.metrics, self._process.guard)
+        partition = Partition()
+        member = partial(PartitionMember, slots=options.manager.partitions, partition=partition)
+        self._process = LeaderProcess(cluster, options, self.metrics, member)
+        self.manager = Manager(cluster, options.manager, self.metrics, self._process.guard, partition)
 
     def run(self, stop: threading.Event) -> None:
         """Lead and reconcile until `stop` is set.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from edl_workflows.core.jobs.actions import InstallationSettings
 from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.process.partition import CLUSTER_WIDE, Partition
 from edl_workflows.services.controller.cluster_watches import OnDemandWatches
 from edl_workflows.services.controller.metrics import ControllerMetrics
 from edl_workflows.services.controller.observed_cluster import JobGroup, ObservedCluster
@@ -26,6 +27,7 @@ class ScalingContext:
         guard: called before each write; raises if this process must not write, or no longer.
         requeue: called with each job that was changed, so that it is reconciled.
         metrics: the controller's metrics.
+        partition: the part that this process owns. It scales the jobs of all parts if it owns `CLUSTER_WIDE`.
     """
 
     cluster: Cluster
@@ -35,6 +37,7 @@ class ScalingContext:
     guard: Callable[[], None]
     requeue: Callable[[JobGroup], None]
     metrics: ControllerMetrics = field(repr=False)
+    partition: Partition = field(default_factory=Partition, repr=False)
 
 
 class ScalingLoop(ABC):
@@ -52,7 +55,7 @@ class ScalingLoop(ABC):
 
     def __init__(self, context: ScalingContext, name: str, period: float, without: str) -> None:
         self._context = context
-        self._cycle = PeriodicLoop(name, self._scale_jobs, context.world.wait_synced, period)
+        self._cycle = PeriodicLoop(name, self._scale_if_owned, context.world.wait_synced, period)
         self._watches = OnDemandWatches(
             context.cluster,
             context.namespace,
@@ -68,6 +71,17 @@ class ScalingLoop(ABC):
         Returns:
             Seconds until the next decision about all jobs; None: not before the next request.
         """
+
+    def _scale_if_owned(self, everything: bool, /) -> float | None:
+        with self._context.partition.acting(CLUSTER_WIDE) as owned:
+            if owned:
+                return self._scale_jobs(everything)
+        self._watches.rest()
+        return None
+
+    def ask(self) -> None:
+        """Decide about all jobs soon."""
+        self._cycle.ask(everything=True)
 
     def start(self) -> None:
         """Start. The first round begins when all jobs are listed."""

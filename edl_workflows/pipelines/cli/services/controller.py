@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.partitions import MAX_PARTITIONS
 from edl_workflows.core.scaling.policies import POLICIES, policy_help
 from edl_workflows.core.write_budget import WRITES_PER_SECOND
 from edl_workflows.pipelines.cli.options import (
@@ -38,6 +39,15 @@ AllNamespaces = Annotated[
     bool, typer.Option("--all-namespaces", "-A", help="Reconcile the jobs of all namespaces.")
 ]
 Workers = Annotated[int, typer.Option(min=1, max=64, help="Number of jobs that are reconciled concurrently.")]
+Partitions = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=MAX_PARTITIONS,
+        help="Number of replicas that share the jobs, each with a Lease; further replicas wait. Needs "
+        "--leader-elect.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -268,6 +278,7 @@ def run(
     all_namespaces: AllNamespaces = False,
     kinds: Kinds = "",
     workers: Workers = 16,
+    partitions: Partitions = 1,
     leader: LeaderFlags,
     metrics: MetricsFlags,
     jobs: JobFlags,
@@ -281,20 +292,24 @@ def run(
     """
     from edl_workflows.core.jobs.kinds import choose_kinds
     from edl_workflows.runtime.kube.resources import ALL_NAMESPACES
+    from edl_workflows.runtime.process.partition_member import hasten_take_over
     from edl_workflows.runtime.process.signals import stop_on_signals
     from edl_workflows.services.controller.manager import ManagerOptions
     from edl_workflows.services.controller.run import Controller, RunOptions
 
+    if partitions > 1 and not leader.leader_elect:
+        raise InvalidError("--partitions: replicas share the jobs by Leases, so leave --no-leader-elect out")
     job_kinds = choose_kinds(kinds_of(kinds))
     logs.configure()
     cluster = target.connect(log_retries=True)
     where = ALL_NAMESPACES if all_namespaces else cluster.namespace
     manager = ManagerOptions(
-        where, workers, jobs.settings(), job_kinds, allocator.options(), autoscaler.options()
+        where, workers, jobs.settings(), job_kinds, allocator.options(), autoscaler.options(), partitions
     )
+    election = leader.election(cluster)
     options = RunOptions(
         manager=manager,
-        election=leader.election(cluster),
+        election=hasten_take_over(election) if election and partitions > 1 else election,
         metrics_host=metrics.metrics_host,
         metrics_port=metrics.metrics_port or None,
     )

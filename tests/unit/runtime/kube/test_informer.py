@@ -68,6 +68,21 @@ def test_own_write_is_seen_at_once(cluster: Cluster, start: Start) -> None:
     assert [change.key.name for change in told] in (["b"], ["a", "b"])
 
 
+def test_a_refresh_does_not_need_the_watch(cluster: Cluster) -> None:
+    """A refresh brings the cache up to date and reports the changes, although the watch delivers nothing."""
+    told: list[tuple[str, str]] = []
+    informer = Informer(ClusterSource.of(cluster), Scope(CONFIG_MAPS, cluster.namespace))
+    informer.on_change(lambda change: told.append((change.type, change.key.name)))
+    client.create(cluster, config_map("a"))
+    informer.refresh(cluster)
+    client.delete(cluster, CONFIG_MAPS, "a")
+    client.create(cluster, config_map("b"))
+    informer.refresh(cluster)
+
+    assert told == [("ADDED", "a"), ("DELETED", "a"), ("ADDED", "b")]
+    assert [o["metadata"]["name"] for o in informer.cache.items()] == ["b"]
+
+
 def test_stop_is_prompt(cluster: Cluster, start: Start) -> None:
     """Stopping ends a watch at once, even if nothing happens on it."""
     informer = start(cluster)

@@ -15,12 +15,15 @@ import structlog
 from edl_workflows.core.jobs.di_job.kind import DI_JOB
 from edl_workflows.core.kubernetes.api import DI_JOBS, PODS
 from edl_workflows.core.kubernetes.names import SCENARIO_ANNOTATION
+from edl_workflows.core.partitions import owner_of
 from edl_workflows.core.scaling.first_fit import FirstFitPolicy
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import Scope
+from edl_workflows.runtime.process.partition import CLUSTER_WIDE, Partition
 from edl_workflows.services.controller.allocator import AllocatorOptions
-from edl_workflows.services.controller.manager import ManagerOptions
+from edl_workflows.services.controller.manager import Manager, ManagerOptions
+from edl_workflows.services.controller.metrics import ControllerMetrics
 from edl_workflows.services.controller.run import RunOptions
 from edl_workflows.testing import ApiServerProcess
 from tests.controller_thread import RunningController, run_in_thread
@@ -101,6 +104,31 @@ def test_a_job_of_another_operator_is_not_placed(cluster: Cluster, farm: Farm, o
         assert allocation(cluster, "theirs") == []
     finally:
         running.stop()
+
+
+def test_of_replicas_that_share_the_jobs_the_owner_places_all(
+    cluster: Cluster, farm: Farm, options: RunOptions
+) -> None:
+    """Of two replicas, only the owner of decisions about the whole cluster places jobs, also those that the
+    other one owns. When it is lost, the other one places them."""
+    one = farm.add("a", 1)
+    partition = Partition()
+    other = 1 - owner_of(CLUSTER_WIDE, (0, 1))
+    partition.begin(other, frozenset({0, 1}))
+    manager = Manager(cluster, options.manager, ControllerMetrics(), lambda: None, partition)
+    manager.start()
+    try:
+        assert manager.world.wait_synced(240)
+        create(cluster, farm.task(1), preemptible=True)
+        eventually(lambda: bool(manager.world.items(DI_JOB.source)))
+        (allocator,) = manager._scaling
+        assert allocator._scale_if_owned(True) is None
+        assert allocation(cluster) == []
+        partition.observe(frozenset({other}))
+
+        becomes(cluster, [one])
+    finally:
+        manager.stop()
 
 
 def test_nodes_come_change_and_go(cluster: Cluster, farm: Farm, controller: RunningController) -> None:

@@ -1,0 +1,113 @@
+"""Controllers that share the jobs, in one process, against the embedded API server."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from edl_workflows.core.jobs.kinds import choose_kinds
+from edl_workflows.core.partitions import owner_of
+from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import LEASES
+from edl_workflows.runtime.process.leader import Election, LeadershipLostError
+from edl_workflows.services.controller.manager import ManagerOptions
+from edl_workflows.services.controller.run import RunOptions
+from tests.controller_thread import RunningController, run_in_thread
+from tests.unit.runtime.kube.support import eventually
+from tests.unit.services.controller.support import elastic_job, status_of
+
+pytestmark = pytest.mark.slow
+
+JOBS = 12
+
+
+@dataclass
+class Replicas:
+    """Controllers that share the jobs of a namespace.
+
+    Attributes:
+        cluster: the API server.
+        running: by identity.
+    """
+
+    cluster: Cluster
+    running: dict[str, RunningController] = field(default_factory=dict)
+
+    def start(self, identity: str) -> RunningController:
+        """Start one, and wait until it acts on its part."""
+        namespace = self.cluster.namespace
+        election = Election(
+            namespace, identity=identity, lease_seconds=6.0, renew_seconds=4.0, retry_seconds=0.2
+        )
+        kinds = choose_kinds(("ElasticJob", "ScalePlan"))
+        manager = ManagerOptions(namespace, 2, kinds=kinds, partitions=2)
+        self.running[identity] = run_in_thread(self.cluster, RunOptions(manager=manager, election=election))
+        assert self.running[identity].wait_ready(240)
+        return self.running[identity]
+
+    def create_jobs(self, name: str) -> list[str]:
+        """Create jobs, and wait until they have their masters. Return their names."""
+        jobs = [f"{name}-{index}" for index in range(JOBS)]
+        for job in jobs:
+            client.create(self.cluster, elastic_job(job))
+        eventually(lambda: all(status_of(self.cluster, job).get("phase") == "Pending" for job in jobs))
+        return jobs
+
+    def count_decisions(self, identity: str) -> float:
+        """The number of decisions about jobs that a replica has made."""
+        registry = self.running[identity].controller.metrics.registry
+        labels = {"kind": "ElasticJob", "result": "success"}
+        return registry.get_sample_value("edl_controller_reconcile_total", labels) or 0.0
+
+
+@pytest.fixture
+def replicas(cluster: Cluster) -> Iterator[Replicas]:
+    """None yet."""
+    made = Replicas(cluster)
+    yield made
+    for running in made.running.values():
+        running.stop()
+
+
+def test_replicas_share_the_jobs_and_take_over(replicas: Replicas, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second replica gets a part of the jobs. A replica that can no longer renew its Lease ends, and the
+    other one reconciles all jobs, as soon as the Lease has expired."""
+    lost = replicas.start("one")
+    replicas.create_jobs("early")
+    replicas.start("two")
+    before = replicas.count_decisions("one"), replicas.count_decisions("two")
+    jobs = replicas.create_jobs("both")
+    assert {owner_of(f"{replicas.cluster.namespace}/{job}", (0, 1)) for job in jobs} == {0, 1}
+    assert replicas.count_decisions("one") > before[0]
+    assert replicas.count_decisions("two") > before[1]
+    elector = lost.controller._process._elector
+    assert elector is not None
+    monkeypatch.setattr(elector, "attempt", lambda: False)
+    eventually(lambda: isinstance(lost.error, LeadershipLostError))
+
+    replicas.create_jobs("late")
+    holders = [
+        client.get(replicas.cluster, LEASES, name)["spec"]["holderIdentity"]
+        for name in ("edl-controller", "edl-controller-1")
+    ]
+    assert holders == ["one", "two"], "nobody has taken the slot of the lost replica"
+
+
+def test_a_controller_of_an_older_version_is_waited_for(replicas: Replicas) -> None:
+    """A replica acts on no job while a controller without partitions holds its Lease, since that one acts on
+    all of them. When its Lease has expired, the replica acts on all jobs."""
+    spec = {"holderIdentity": "old", "leaseDurationSeconds": 2}
+    lease = {
+        "apiVersion": LEASES.api_version,
+        "kind": LEASES.kind,
+        "metadata": {"name": "edl-controller"},
+        "spec": spec,
+    }
+    lease = client.create(replicas.cluster, lease)
+    client.create(replicas.cluster, elastic_job("early"))
+    replicas.start("new")
+
+    taken = client.get(replicas.cluster, LEASES, "edl-controller-1")
+    assert taken["spec"]["holderIdentity"] == "new"
+    eventually(lambda: status_of(replicas.cluster, "early").get("phase") == "Pending")
