@@ -86,7 +86,7 @@ def rights(rules: Iterable[dict[str, Any]]) -> set[Right]:
 
 ROLES: dict[str, Callable[[], list[dict[str, Any]]]] = {
     names.CONTROLLER: rbac.controller_rules,
-    f"{names.CONTROLLER}-leader-election": lambda: rbac.lease_rules(names.CONTROLLER),
+    f"{names.CONTROLLER}-leader-election": lambda: rbac.lease_rules(names.CONTROLLER, listed=True),
     MASTER: lambda: pods.master_rules("any"),
     rbac.PIPELINE: rbac.pipeline_rules,
     rbac.VIEWER: rbac.viewer_rules,

@@ -10,6 +10,7 @@ from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.jobs.actions import InstallationSettings
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.kinds import choose_kinds
+from edl_workflows.core.partitions import MAX_PARTITIONS
 
 _NAMESPACE = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _SECRET = re.compile(r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?\Z")
@@ -78,6 +79,8 @@ class InstallOptions:
         crds: see `CrdMode`.
         other_operators: ServiceAccounts (``namespace:name``) of other operators of these kinds. The admission
             policies let them go on with the jobs that they run.
+        controller_partitions: replicas of the controller that share the jobs; besides them, `replicas` - 1
+            wait.
 
     Raises:
         InvalidError: a value is invalid.
@@ -106,11 +109,16 @@ class InstallOptions:
     ttl_seconds_after_finished: int | None = None
     crds: CrdMode = CrdMode.WITH
     other_operators: tuple[str, ...] = ()
+    controller_partitions: int = 1
 
     def __post_init__(self) -> None:
         self._check_names()
         if self.replicas < 1:
             raise InvalidError(f"{self.replicas} replicas: at least one is required")
+        if not 1 <= self.controller_partitions <= MAX_PARTITIONS:
+            raise InvalidError(
+                f"{self.controller_partitions} controller partitions: choose 1 to {MAX_PARTITIONS}"
+            )
         job_kinds = {kind.name for kind in self.job_kinds}
         InstallationSettings(master_cpu_limit=self.master_cpu_limit)
         if self.autoscaler and self.jobs_namespace:

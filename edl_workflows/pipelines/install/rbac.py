@@ -15,6 +15,7 @@ from edl_workflows.core.jobs.elastic_job.kind import ELASTIC_JOB
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.scale_plan.model import PLURAL as SCALE_PLANS
 from edl_workflows.core.kubernetes import api, names
+from edl_workflows.core.partitions import lease_name
 from edl_workflows.pipelines.install.options import InstallOptions, InstallPart
 
 Manifest = dict[str, Any]
@@ -30,10 +31,10 @@ _READ = ("get", "list", "watch")
 _ARGO = "argoproj.io"
 
 
-def policy_rule(group: str, resource: str, *verbs: str, name: str = "") -> Manifest:
-    """A PolicyRule for one resource; `name` restricts it to one object."""
+def policy_rule(group: str, resource: str, *verbs: str, only: Collection[str] = ()) -> Manifest:
+    """A PolicyRule for one resource; `only` restricts it to the objects with these names."""
     rule: Manifest = {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
-    return rule | {"resourceNames": [name]} if name else rule
+    return rule | {"resourceNames": list(only)} if only else rule
 
 
 _LOGS = (policy_rule("", "pods", "list"), policy_rule("", "pods/log", "get"))
@@ -147,11 +148,12 @@ def brain_rules() -> list[Manifest]:
     return [nodes, pods, *seen, policy_rule("metrics.k8s.io", "nodes", "list")]
 
 
-def lease_rules(lease: str) -> list[Manifest]:
-    """Permissions for leader election with a Lease. Creation cannot be restricted by name, because the API
-    server does not know the name when it authorizes."""
-    group, leases = "coordination.k8s.io", "leases"
-    return [policy_rule(group, leases, "create"), policy_rule(group, leases, "get", "update", name=lease)]
+def lease_rules(*leases: str, listed: bool = False) -> list[Manifest]:
+    """Permissions for leader election with Leases. Creation and, for replicas that share their work, the list
+    cannot be restricted by name, because the API server does not know the name when it authorizes."""
+    group, plural = "coordination.k8s.io", "leases"
+    anywhere = policy_rule(group, plural, *(["list"] if listed else []), "create")
+    return [anywhere, policy_rule(group, plural, "get", "update", only=leases)]
 
 
 def merge_rules(rules: Iterable[Mapping[str, Any]]) -> list[Manifest]:
@@ -176,17 +178,17 @@ def access_manifests(options: InstallOptions) -> Iterator[Manifest]:
     if options.autoscaler:
         everywhere = [*everywhere, *autoscaler_rules(options.job_kinds)]
     own = controller_rules(options.job_kinds, network_policies=options.network_policies)
-    yield from _account(options, names.CONTROLLER, merge_rules([*own, *everywhere]), lease=True)
+    slots = [lease_name(names.CONTROLLER, slot) for slot in range(options.controller_partitions)]
+    elections = lease_rules(*slots, listed=True)
+    yield from _account(options, names.CONTROLLER, merge_rules([*own, *everywhere]), elections)
     if InstallPart.ARGO_AGENT in options.parts:
-        yield from _account(options, ARGO_AGENT, argo_agent_rules(), lease=True)
+        yield from _account(options, ARGO_AGENT, argo_agent_rules(), lease_rules(ARGO_AGENT))
     if InstallPart.DI_SERVER in options.parts:
-        yield from _account(options, names.DI_SERVER, di_server_rules(), lease=False)
+        yield from _account(options, names.DI_SERVER, di_server_rules())
     if InstallPart.BRAIN in options.parts:
         # The monitor needs the nodes of the whole cluster, so an installation for a single namespace has
         # none.
-        yield from _account(
-            options, names.BRAIN, [] if options.jobs_namespace else brain_rules(), lease=False
-        )
+        yield from _account(options, names.BRAIN, [] if options.jobs_namespace else brain_rules())
 
 
 def shared_roles() -> Iterator[Manifest]:
@@ -198,9 +200,11 @@ def shared_roles() -> Iterator[Manifest]:
     yield _cluster_role(TRIGGERER, triggerer_rules())
 
 
-def _account(options: InstallOptions, name: str, rules: list[Manifest], *, lease: bool) -> Iterator[Manifest]:
+def _account(
+    options: InstallOptions, name: str, rules: list[Manifest], election: Collection[Manifest] = ()
+) -> Iterator[Manifest]:
     """A ServiceAccount with these permissions in the namespaces with jobs and, if its replicas elect a
-    leader, permissions for the Lease in its own namespace.
+    leader, permissions for the Leases in its own namespace.
     """
     yield {
         "apiVersion": "v1",
@@ -210,10 +214,10 @@ def _account(options: InstallOptions, name: str, rules: list[Manifest], *, lease
         "automountServiceAccountToken": False,
     }
     subject = {"kind": "ServiceAccount", "name": name, "namespace": options.namespace}
-    if lease:
-        election = f"{name}-leader-election"
-        yield _role("Role", election, options.namespace, lease_rules(name))
-        yield _binding("RoleBinding", election, options.namespace, "Role", subject)
+    if election:
+        role = f"{name}-leader-election"
+        yield _role("Role", role, options.namespace, list(election))
+        yield _binding("RoleBinding", role, options.namespace, "Role", subject)
     if not rules:
         return
     if options.jobs_namespace:

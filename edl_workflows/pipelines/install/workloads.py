@@ -55,6 +55,7 @@ def workload_manifests(options: InstallOptions) -> Iterator[Manifest]:
     elect = ["--leader-elect-namespace", options.namespace]
     arguments = ["controller", "run", *where, *_controller_arguments(options), *elect]
     deployment = _deployment(options, names.CONTROLLER, arguments)
+    deployment["spec"]["replicas"] = options.controller_partitions + options.replicas - 1
     _mount(deployment["spec"]["template"], config)
     yield from _guarded(options, deployment)
     if InstallPart.ARGO_AGENT in options.parts:
@@ -82,6 +83,8 @@ def _controller_arguments(options: InstallOptions) -> list[str]:
         arguments.append("--autoscaler")
     if options.network_policies:
         arguments.append("--network-policies")
+    if options.controller_partitions > 1:
+        arguments += ["--partitions", str(options.controller_partitions)]
     if options.force_delete_lost_pods:
         arguments.append("--force-delete-lost-pods")
     if InstallPart.DI_SERVER in options.parts:

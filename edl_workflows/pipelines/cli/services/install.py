@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.partitions import MAX_PARTITIONS
 from edl_workflows.core.write_budget import WRITES_PER_SECOND
 from edl_workflows.pipelines.cli.options import Kinds, kinds_of, read_template
 from edl_workflows.pipelines.cli.output import print_document
@@ -45,6 +46,14 @@ Replicas = Annotated[
     int,
     typer.Option(
         min=1, max=9, help="Replicas of the controller. One works; the others take over if it fails."
+    ),
+]
+ControllerPartitions = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=MAX_PARTITIONS,
+        help="Replicas of the controller that share the jobs. Besides them, --replicas less one wait.",
     ),
 ]
 ImagePullPolicy = Annotated[
@@ -184,6 +193,7 @@ def install(
     jobs_namespace: JobsNamespace = "",
     kinds: Kinds = "",
     replicas: Replicas = 2,
+    controller_partitions: ControllerPartitions = 1,
     image_pull_policy: ImagePullPolicy = None,
     image_pull_secret: ImagePullSecrets = None,
     with_: With = None,
@@ -214,6 +224,7 @@ def install(
         jobs_namespace=jobs_namespace,
         kinds=kinds_of(kinds),
         replicas=replicas,
+        controller_partitions=controller_partitions,
         pull_policy=image_pull_policy,
         pull_secrets=tuple(image_pull_secret or ()),
         parts=frozenset(with_ or ()),

@@ -60,7 +60,7 @@ def test_accounts_of_the_installation_are_in_the_controllers_level(options: Inst
     assert {where for where, _ in accounts} == {options.namespace}
     assert election["rules"][0]["subjects"] == subjects
     leases = election["rules"][0]["resourceRules"]
-    granted = rights(rbac.lease_rules(names.CONTROLLER))
+    granted = rights(rbac.lease_rules(names.CONTROLLER, listed=True))
     assert {(group, resource, "*") for group, resource, _ in granted} == rights(leases)
     assert [one["namespaces"] for one in leases] == [[options.namespace]]
 

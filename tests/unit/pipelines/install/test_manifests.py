@@ -381,6 +381,21 @@ def test_the_agent_has_its_lease() -> None:
     assert argo_agent.LEASE == rbac.ARGO_AGENT
 
 
+def test_partitions_of_the_controller() -> None:
+    """Replicas that share the jobs have a Lease each, and the standby comes on top of them. Argo's agent has
+    no partitions."""
+    options = InstallOptions(IMAGE, controller_partitions=3, parts=frozenset({InstallPart.ARGO_AGENT}))
+    controller, agent = of_kind(options, "Deployment")
+    assert (controller["spec"]["replicas"], agent["spec"]["replicas"]) == (4, 2)
+    command = controller["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert command[command.index("--partitions") + 1] == "3"
+    role = next(
+        role for role in of_kind(options, "Role") if role["metadata"]["name"].startswith("edl-controller")
+    )
+    leases = ["edl-controller", "edl-controller-1", "edl-controller-2"]
+    assert [rule.get("resourceNames") for rule in role["rules"]] == [None, leases]
+
+
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
@@ -391,6 +406,7 @@ def test_the_agent_has_its_lease() -> None:
         ({"jobs_namespace": "a.b"}, "jobs namespace 'a.b'"),
         ({"jobs_namespace": "edl-system"}, "the controller's own namespace"),
         ({"replicas": 0}, "0 replicas"),
+        ({"controller_partitions": 17}, "17 controller partitions: choose 1 to 16"),
         ({"pull_secrets": ("a/b",)}, "pull secret 'a/b'"),
         ({"parts": {InstallPart.BRAIN}, "brain_database_secret": "A"}, "brain database secret 'A'"),
         ({"brain_database_secret": "a"}, "--with brain"),
