@@ -11,9 +11,8 @@ loop, on the process's shared watch.
 A module of a stage has three parts:
 
 - The request, a subclass of `JobRequest`, or of `scale_plans.ChangeRequest` if the stage creates a ScalePlan.
-  Each field carries an `Argument`. Its bounds are pydantic's, and its help text names a maximum, too. The
-  docstring becomes that of the operator. A stage for ElasticJobs only keeps `kind`, and raises `InvalidError`
-  for other kinds.
+  Each field carries an `Argument`; its bounds are pydantic's. The docstring becomes that of the operator. A
+  stage for ElasticJobs only keeps `kind`, and raises `InvalidError` for other kinds.
 - ``begin_<stage>``, which returns a `Handle` with a goal of `waiting.goals`. A stage that changes a job has
   the field `if_finished`, and returns `Handle.of_ended` if that is not None. A stage that waits for nothing
   has the goal `ExistsGoal`, and ``waits="never"`` in its description.
