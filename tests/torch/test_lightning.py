@@ -146,7 +146,7 @@ def test_it_goes_on_from_the_jobs_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limits", [{"max_steps": 12}, {"max_epochs": -1, "max_steps": 7}])
-def test_limit_of_steps_is_the_end_of_the_job(tmp_path: Path, limits: dict[str, int]) -> None:
+def test_limit_of_steps_is_the_end_of_the_job(tmp_path: Path, limits: dict[str, Any]) -> None:
     """The job's status expects as many records as the steps have; nobody knows an end without a limit."""
     job = JobAlone(MOST)
     elastic(tmp_path, job, **limits).fit(Network(), loader())
