@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.core.jobs.actions import Actions, Manifest, Observed
+from edl_workflows.core.jobs.elastic_job.awaited_steps import annotation_of
 from edl_workflows.core.jobs.kind import Kind, Source
 from edl_workflows.core.jobs.kinds import KINDS, kind_of, watched_sources
 from edl_workflows.core.kubernetes import names
@@ -215,6 +216,21 @@ def test_report_of_a_master_asks_for_nothing(field: str) -> None:
     without["metadata"] |= {"resourceVersion": "1", "managedFields": [{"manager": "master"}]}
 
     assert not source.asks_for_decision(source.keep(job), source.keep(without))
+
+
+@pytest.mark.parametrize("before", [{}, {"annotations": {}}, {"annotations": {"note": "mine"}}])
+def test_waiters_of_a_job_ask_for_nothing(before: dict[str, Any]) -> None:
+    """Who waits for a step of a job tells its master, and wakes nobody else, whether it comes or goes, and
+    whether its annotations are then an empty map or none."""
+    source = kind_of("ElasticJob").source
+    kept = before.get("annotations", {})
+    job = {"metadata": {"name": "a", **before}}
+    waited_for = {"metadata": {"name": "a", "annotations": {**kept, annotation_of("a pipeline"): "100"}}}
+    left = {"metadata": {"name": "a", "annotations": kept}}
+
+    assert not source.asks_for_decision(source.keep(waited_for), source.keep(job))
+    assert not source.asks_for_decision(source.keep(left), source.keep(waited_for))
+    assert not source.asks_for_decision(source.keep(left), source.keep(job))
 
 
 def test_unknown_report_of_a_newer_master_asks_for_nothing() -> None:

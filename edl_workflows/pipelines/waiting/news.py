@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edl_workflows.core.jobs import cache_fields
-from edl_workflows.core.kubernetes import names
+from edl_workflows.core.jobs.elastic_job.awaited_steps import without_waiters
 from edl_workflows.pipelines.waiting.goals import Handle, JobGoal
 from edl_workflows.runtime.kube.resources import Object, version_of
 
@@ -30,15 +30,8 @@ def is_news(handle: Handle, new: Object, old: Object) -> bool:
         return True
     if _has_run(progress) != _has_run(_progress_of(old)):
         return True
-    return cache_fields.differ(_without_waiters(new), _without_waiters(old), _PROGRESS)
-
-
-def _without_waiters(job: Object) -> Object:
-    """A job without the annotations of those who wait for a step: the registration of one is no news to the
-    others, nor to itself."""
-    annotations = job["metadata"].get("annotations") or {}
-    kept = {key: note for key, note in annotations.items() if not key.startswith(names.AWAITED_STEP_PREFIX)}
-    return {**job, "metadata": {**job["metadata"], "annotations": kept}}
+    # The registration of a waiter is no news to the others, nor to itself.
+    return cache_fields.differ(without_waiters(new), without_waiters(old), _PROGRESS)
 
 
 def _progress_of(job: Object) -> Mapping[str, Any]:

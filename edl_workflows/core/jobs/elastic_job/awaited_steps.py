@@ -7,6 +7,7 @@ Each waiter has an annotation of its own, so two pipelines never overwrite each 
 import hashlib
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from edl_workflows.core.kubernetes import names
 
@@ -42,6 +43,20 @@ def awaited_steps(annotations: Mapping[str, str]) -> tuple[int, ...]:
 def next_awaited(step: int, steps: tuple[int, ...]) -> int:
     """The next of these steps, in order, after a step; 0 for none."""
     return next((later for later in steps if later > step), 0)
+
+
+def without_waiters(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A job without the annotations of its waiters: they concern its master alone."""
+    metadata = job["metadata"]
+    annotations = metadata.get("annotations")
+    if annotations is None:
+        return job
+    kept = {
+        name: text for name, text in annotations.items() if not name.startswith(names.AWAITED_STEP_PREFIX)
+    }
+    rest = {key: field for key, field in metadata.items() if key != "annotations"}
+    # The last waiter that leaves may leave an empty map.
+    return {**job, "metadata": rest | ({"annotations": kept} if kept else {})}
 
 
 def has_passed(before: int, after: int, steps: tuple[int, ...]) -> bool:

@@ -9,6 +9,7 @@ from pydantic.alias_generators import to_camel
 from edl_workflows.core.jobs import cache_fields, manifests
 from edl_workflows.core.jobs.actions import Manifest, Observed
 from edl_workflows.core.jobs.elastic_job import scaling
+from edl_workflows.core.jobs.elastic_job.awaited_steps import without_waiters
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob, ElasticJobPhase, ElasticJobStatus
 from edl_workflows.core.jobs.elastic_job.reconcile import reconcile
 from edl_workflows.core.jobs.elastic_job.status import OWNED
@@ -115,8 +116,9 @@ _STATUS = frozenset(
 
 
 def _keep_job(job: Manifest) -> dict[str, Any]:
-    """A job without what only people and pipelines read: progress, speeds, the time account."""
-    return cache_fields.keep_status(job, _STATUS.__contains__)
+    """A job without what only people and pipelines read, progress, speeds, the time account, and without its
+    waiters."""
+    return cache_fields.keep_status(without_waiters(job), _STATUS.__contains__)
 
 
 # The time of the last save is read when pods are told to end: a new checkpoint asks for no decision. The
