@@ -66,7 +66,7 @@ def _check_live_figures(here: Place, job_name: str, folder: Path, capsys: pytest
     """The master of a job answers through the API server's proxy whoever has the right to it, and this right
     is enough; others are refused with the right that they lack."""
     service = f"{names.master_name(job_name)}:{names.MASTER_PORT}"
-    proxy = rbac.policy_rule("", "services/proxy", "get", name=service)
+    proxy = rbac.policy_rule("", "services/proxy", "get", only=[service])
     for user, rights in (("viewer", []), ("watcher", [proxy])):
         account_of(here.bed, here.cluster.namespace, user, folder, [*rbac.viewer_rules(), *rights])
 

@@ -67,30 +67,29 @@ def workload_manifests(options: InstallOptions) -> Iterator[Manifest]:
 
 
 def _controller_arguments(options: InstallOptions) -> list[str]:
-    template = f"{CONFIG_FOLDER}/{MASTER_TEMPLATE}"
-    arguments = ["--master-image", options.image, "--master-template", template]
-    if options.training_template:
-        arguments += ["--training-template", f"{CONFIG_FOLDER}/{TRAINING_TEMPLATE}"]
-    if options.ttl_seconds_after_finished is not None:
-        arguments += ["--ttl-seconds-after-finished", str(options.ttl_seconds_after_finished)]
-    if options.kinds:
-        arguments += ["--kinds", ",".join(options.kinds)]
-    if options.master_cpu_limit:
-        arguments += ["--master-cpu-limit", options.master_cpu_limit]
-    if options.progress_writes_per_second is not None:
-        arguments += ["--progress-writes-per-second", f"{options.progress_writes_per_second:g}"]
-    if options.autoscaler:
-        arguments.append("--autoscaler")
-    if options.network_policies:
-        arguments.append("--network-policies")
-    if options.controller_partitions > 1:
-        arguments += ["--partitions", str(options.controller_partitions)]
-    if options.force_delete_lost_pods:
-        arguments.append("--force-delete-lost-pods")
-    if InstallPart.DI_SERVER in options.parts:
-        address = f"http://{names.DI_SERVER}.{options.namespace}.svc:{names.DI_SERVER_PORT}"
-        arguments += ["--di-server-url", address]
-    return arguments
+    partitions, ttl = options.controller_partitions, options.ttl_seconds_after_finished
+    training = f"{CONFIG_FOLDER}/{TRAINING_TEMPLATE}" if options.training_template else None
+    served = InstallPart.DI_SERVER in options.parts
+    address = f"http://{names.DI_SERVER}.{options.namespace}.svc:{names.DI_SERVER_PORT}"
+    writes = options.progress_writes_per_second
+    valued = {
+        "--master-image": options.image,
+        "--master-template": f"{CONFIG_FOLDER}/{MASTER_TEMPLATE}",
+        "--training-template": training,
+        "--ttl-seconds-after-finished": None if ttl is None else str(ttl),
+        "--kinds": ",".join(options.kinds) or None,
+        "--master-cpu-limit": options.master_cpu_limit or None,
+        "--progress-writes-per-second": None if writes is None else f"{writes:g}",
+        "--partitions": str(partitions) if partitions > 1 else None,
+        "--di-server-url": address if served else None,
+    }
+    flags = {
+        "--autoscaler": options.autoscaler,
+        "--network-policies": options.network_policies,
+        "--force-delete-lost-pods": options.force_delete_lost_pods,
+    }
+    arguments = [part for option, value in valued.items() if value is not None for part in (option, value)]
+    return [*arguments, *(flag for flag, given in flags.items() if given)]
 
 
 def pod_labels(name: str) -> dict[str, str]:

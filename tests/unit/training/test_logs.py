@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from edl_workflows.training.environment import NodeEnvironment
-from edl_workflows.training.logs import JsonFormatter, json_lines
+from edl_workflows.training.logs import JsonFormatter
 
 
 def test_a_record_says_whose_it_is(environment: NodeEnvironment) -> None:

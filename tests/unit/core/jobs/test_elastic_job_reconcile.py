@@ -1,5 +1,6 @@
 """The life of an ElasticJob: its objects, suspension, conflicts with objects of others, its end, events."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -59,14 +60,11 @@ def test_end_removes_what_runs_and_keeps_what_ended(running: JobsNamespace, plan
     assert condition(running, "Running") == "False"
 
 
-def _decide_with_period(world: JobsNamespace, seconds: int) -> dict[str, Any] | None:
+def _decide_with_period(world: JobsNamespace, seconds: int) -> Mapping[str, Any] | None:
     """The status that a decision writes while masters are to write progress that rarely."""
     manifest = world.objects["ElasticJob", "digits"]
     observed = world.observe(ELASTIC_JOB, manifest)
-    patch: dict[str, Any] | None = ELASTIC_JOB.decide(
-        manifest, replace(observed, progress_period=seconds)
-    ).status
-    return patch
+    return ELASTIC_JOB.decide(manifest, replace(observed, progress_period=seconds)).status
 
 
 def test_the_period_of_progress_goes_with_other_changes(world: JobsNamespace, job: Make) -> None:
