@@ -145,6 +145,7 @@ def test_a_di_job_resizes_itself(here: Installed, pipeline: Cluster) -> None:
     replicas, several at a time, gets their addresses, and reports data that appears in the status."""
     job = make_job(here.bed, "DIJob", "di-resizes", RESIZES_ITSELF, 2)
     job["spec"]["tasks"][0] |= {"maxReplicas": 4}
+    job["spec"]["ttlSecondsAfterFinished"] = 3600  # a job that failed is to be looked at
     SUBMIT.begin(pipeline, SubmitRequest(manifest=job), StageIdentity("tests/cluster/di-resizes"))
 
     def reported() -> Any:
