@@ -187,15 +187,27 @@ def test_a_training_that_was_left_early_is_over(start: Any) -> None:
 
 
 class Follower(OneNumber):
-    """An adapter for a member that gets a decision of another rank 0: its own ones are 0 or 1."""
+    """An adapter for a member that gets the numbers of another rank 0 in place of its own."""
 
-    def __init__(self, decision: bool) -> None:
+    def __init__(self, of_rank_0: Mapping[float, float]) -> None:
         super().__init__()
-        self.decision = decision
+        self.of_rank_0 = {str([*to_numbers(own)]): to_numbers(other) for own, other in of_rank_0.items()}
 
     def broadcast(self, numbers: Sequence[int]) -> list[int]:
-        of_decision = list(numbers) in [list(to_numbers(decision)) for decision in (0.0, 1.0)]
-        return list(to_numbers(self.decision)) if of_decision else super().broadcast(numbers)
+        return super().broadcast(self.of_rank_0.get(str([*numbers]), numbers))
+
+
+def test_the_metrics_of_rank_0_count(start: Any, tmp_path: Path) -> None:
+    """All members get the metrics of rank 0, and agree on the best epoch."""
+    own = iter([0.5, 0.75, 0.5, 0.5])
+    with start(framework=Follower({0.5: 0.25, 0.75: 0.125})) as run:
+        returned = []
+        for _ in run.epochs():
+            train_epoch(run)
+            returned.append(run.validate(lambda: {"val_loss": next(own)})["val_loss"])
+    assert returned == [0.25, 0.125, 0.25, 0.25]
+    assert (run.best, run.epochs_since_best) == (0.125, 2)
+    assert open_model(tmp_path / "best").checkpoint.step == 2 * STEPS
 
 
 @pytest.mark.parametrize("decision", [False, True])
@@ -210,7 +222,7 @@ def test_the_decision_of_rank_0_to_stop_counts(start: Any, decision: bool) -> No
 
     for turns in ([1] if decision else [1, 2, 3, 4], []):
         epochs = []
-        with start(framework=Follower(decision)) as run:
+        with start(framework=Follower({0.0: decision, 1.0: decision})) as run:
             for epoch in run.epochs():
                 train_epoch(run)
                 run.validate(lambda: {"val_loss": 0.5}, stop=stop)
@@ -266,7 +278,7 @@ class Broken(OneNumber):
 
 def test_a_group_that_breaks_while_it_validates(start: Any) -> None:
     """A process that can't form another group exits, as from a step."""
-    validated: list[int] = []
+    validated, ended = list[int](), list[int]()
 
     def train() -> None:
         with start(framework=Broken()) as run:
@@ -276,13 +288,14 @@ def test_a_group_that_breaks_while_it_validates(start: Any) -> None:
                 run.job.terminate()  # the master would name another version
                 return {"val_loss": 0.5}
 
-            for _ in run.epochs():
+            for epoch in run.epochs():
                 train_epoch(run)
                 run.validate(evaluate)
+                ended.append(epoch)
 
     with pytest.raises(SystemExit):
         train()
-    assert validated == [STEPS]
+    assert (validated, ended) == ([STEPS], [])
 
 
 class Guarding(OneNumber):
