@@ -36,7 +36,7 @@ BED := $(BIN)/python -m tests.cluster.bed
 # every module that it imports: TensorFlow's import takes 9.5 s of CPU instead of 4.0, Airflow's 5.7 instead of 2.1.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-e2e test-torch test-gpu test-airflow-versions test-airflow-quick test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site generate golden check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce bench-torch kill-schedules fuzz constraints changelog image clean
+.PHONY: help demo test test-all test-e2e test-torch test-gpu test-airflow-versions test-airflow-quick test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site generate golden check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scale bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce bench-torch kill-schedules fuzz constraints changelog image clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -193,6 +193,9 @@ bench-cluster: $(READY)  ## On a real cluster: waiting steps, starts, 1,000 jobs
 
 bench-mixed: $(READY)  ## On a real API server: 1,000 jobs of all kinds; requests a job beside ElasticJob's (root, Go)
 	$(BIN)/python -m tests.benchmarks.bench_mixed
+
+bench-scale: $(READY)  ## On a real API server: what 1,000 running jobs cost it, etcd and the controller; JOBS= MINUTES= (root, Go; 40 min)
+	$(BIN)/python -m tests.benchmarks.bench_scale --jobs $(or $(JOBS),1000) --minutes $(or $(MINUTES),30)
 
 bench-scaling: $(READY)  ## Scaling algorithms: the fulfilment algorithm, Pollux, Paddle's experiment, and with DATA=… the Pollux workloads (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.bench_fulfilment

@@ -4,13 +4,19 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request: who asked for what. `resource` has its subresource behind a slash."""
+    """One request: who asked for what.
+
+    Attributes:
+        resource: its subresource is behind a slash.
+        seconds: until the API server had answered; of a watch, until it was open.
+    """
 
     user: str
     agent: str
@@ -18,6 +24,7 @@ class Call:
     resource: str
     namespace: str
     name: str
+    seconds: float
 
 
 class AuditLog:
@@ -60,7 +67,12 @@ def _call(entry: dict[str, Any]) -> Call:
         resource or entry["requestURI"].partition("?")[0],
         target.get("namespace", ""),
         target.get("name", ""),
+        (_time(entry["stageTimestamp"]) - _time(entry["requestReceivedTimestamp"])).total_seconds(),
     )
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
 
 
 def by_kind(calls: list[Call]) -> Counter[str]:

@@ -122,7 +122,7 @@ def measure(contender: Contender, jobs: int, binaries: Binaries) -> Result:
         ExitStack() as stack,
     ):
         cluster = plane.cluster()
-        _install(cluster, contender.crds)
+        install(cluster, contender.crds)
         controller = contender.start(stack, plane, binaries)
         log = AuditLog(plane.audit_log)
         seconds = _run(cluster, contender, jobs)
@@ -136,13 +136,13 @@ def measure(contender: Contender, jobs: int, binaries: Binaries) -> Result:
             seconds=round(seconds, 1),
             requests=round(len(own) / jobs, 2),
             masters_requests=round(len(masters) / jobs, 2) if contender.user == CONTROLLER else None,
-            memory_mib=round(_peak_memory(controller.pid)),
-            cpu_seconds=round(_cpu_seconds(controller.pid), 1),
+            memory_mib=round(peak_memory(controller.pid)),
+            cpu_seconds=round(cpu_seconds(controller.pid), 1),
             kinds={kind: round(n / jobs, 2) for kind, n in by_kind(own).most_common() if n > jobs / 20},
         )
 
 
-def _install(cluster: Cluster, documents: Sequence[str]) -> None:
+def install(cluster: Cluster, documents: Sequence[str]) -> None:
     for document in documents:
         crd = yaml.safe_load(document)
         made = client.create(cluster, crd, field_validation="Ignore")
@@ -189,13 +189,13 @@ def _submit(cluster: Cluster, contender: Contender, name: str) -> None:
     transport.send(cluster, request)
 
 
-def _peak_memory(pid: int) -> float:
+def peak_memory(pid: int) -> float:
     """MiB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -215,28 +215,25 @@ def _elastic_job_runs(status: dict[str, Any]) -> bool:
     )
 
 
-def _start_ours(stack: ExitStack, plane: Plane, binaries: Binaries) -> "subprocess.Popen[bytes]":
+def _start_ours(stack: ExitStack, plane: Plane, _binaries: Binaries) -> "subprocess.Popen[bytes]":
     masters = [sys.executable, "-m", "tests.benchmarks.cluster.masters", str(plane.kubeconfig(MASTERS))]
     stack.enter_context(process(plane.folder, "masters", masters))
-    port = free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "edl_workflows",
-        "controller",
-        "run",
-        "--all-namespaces",
-        "--no-leader-elect",
-    ]
-    command += [
-        "--kubeconfig",
-        str(plane.kubeconfig(CONTROLLER)),
-        "--metrics-port",
-        str(port),
-        *os.environ.get("CTL", "").split(),
-    ]
+    return start_controller(stack, plane, free_port())
+
+
+def start_controller(stack: ExitStack, plane: Plane, port: int) -> "subprocess.Popen[bytes]":
+    """Our controller, which has listed everything.
+
+    Args:
+        stack: ends it.
+        plane: of its jobs.
+        port: of its metrics.
+    """
+    command = [sys.executable, "-m", "edl_workflows", "controller", "run", "--all-namespaces"]
+    command += ["--no-leader-elect", "--kubeconfig", str(plane.kubeconfig(CONTROLLER))]
+    command += ["--metrics-port", str(port), *os.environ.get("CTL", "").split()]
     controller = stack.enter_context(process(plane.folder, "controller", command))
-    wait_for(lambda: _answers(f"http://127.0.0.1:{port}/readyz"))
+    wait_for(lambda: answers(f"http://127.0.0.1:{port}/readyz"))
     return controller
 
 
@@ -264,11 +261,11 @@ def _start_peer(stack: ExitStack, plane: Plane, binaries: Binaries) -> "subproce
     ]
     command += [f"--monitoring-port={free_port()}"]
     operator = stack.enter_context(process(plane.folder, "operator", command))
-    wait_for(lambda: _answers(f"http://127.0.0.1:{port}/readyz"))
+    wait_for(lambda: answers(f"http://127.0.0.1:{port}/readyz"))
     return operator
 
 
-def _answers(url: str) -> bool:
+def answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=5):
             return True

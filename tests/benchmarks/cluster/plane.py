@@ -53,10 +53,17 @@ class Binaries:
 
 @dataclass(frozen=True)
 class Plane:
-    """A running control plane: its folder and the API server's port."""
+    """A running control plane.
+
+    Attributes:
+        folder: of its files.
+        port: the API server's.
+        etcd: etcd's URL, which also serves its metrics.
+    """
 
     folder: Path
     port: int
+    etcd: str
 
     @property
     def audit_log(self) -> Path:
@@ -75,21 +82,21 @@ class Plane:
 @contextmanager
 def running_plane(binaries: Binaries, folder: Path) -> Iterator[Plane]:
     """A control plane with fake nodes, stopped at the end."""
-    plane = Plane(folder, free_port())
+    etcd, peers = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    plane = Plane(folder, free_port(), etcd)
     _credentials(plane)
     with ExitStack() as stack:
 
         def start(name: str, *command: str) -> None:
             stack.enter_context(process(folder, name, command))
 
-        etcd, peers = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
         start(
             "etcd", str(binaries.plane), "etcd", "--data-dir", str(folder / "etcd"), "--unsafe-no-fsync",
             "--listen-client-urls", etcd, "--advertise-client-urls", etcd, "--listen-peer-urls", peers,
             "--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}", "--log-level",
             "error",
         )  # fmt: skip
-        start("apiserver", str(binaries.plane), *_apiserver(plane, etcd))
+        start("apiserver", str(binaries.plane), *_apiserver(plane))
         wait_for(lambda: _ready(plane))
         manager = [
             "--use-service-account-credentials=true",
@@ -138,11 +145,11 @@ def wait_for(condition: Callable[[], bool], seconds: float = START_SECONDS) -> N
         time.sleep(0.05)
 
 
-def _apiserver(plane: Plane, etcd: str) -> list[str]:
+def _apiserver(plane: Plane) -> list[str]:
     folder = plane.folder
     return [
-        "kube-apiserver", f"--etcd-servers={etcd}", f"--secure-port={plane.port}", "--bind-address=127.0.0.1",
-        f"--advertise-address={ADVERTISED}", "--endpoint-reconciler-type=none",
+        "kube-apiserver", f"--etcd-servers={plane.etcd}", f"--secure-port={plane.port}",
+        "--bind-address=127.0.0.1", f"--advertise-address={ADVERTISED}", "--endpoint-reconciler-type=none",
         f"--cert-dir={folder}/certificates",
         f"--token-auth-file={folder}/tokens.csv", "--authorization-mode=RBAC",
         "--service-account-issuer=https://kubernetes.default.svc",

@@ -1,0 +1,81 @@
+"""What many running jobs cost the API server, etcd and the controller.
+
+The masters are those of the product, in one process; what is synthetic is in
+`tests.benchmarks.scale.fleet`. The controller runs in a process of its own, and a few dozen waiters wait for
+steps before the cost is counted::
+
+    python -m tests.benchmarks.bench_scale [--jobs 1000] [--minutes 30] [--young]
+
+The exit status is 1 if a count is more than 20 % above its expected one (`tests.benchmarks.scale.expected`);
+goals that depend on the machine are shown beside the figures, and not judged. Root and Go are needed.
+"""
+
+import argparse
+import json
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.benchmarks.cluster.plane import Binaries
+from tests.benchmarks.scale.expected import find_excesses, read_expected
+from tests.benchmarks.scale.measure import Cost, Load, measure
+from tests.cluster.bed import build
+
+
+def table(load: Load, cost: Cost) -> list[str]:
+    """Lines for people: counts of a job beside the expected ones, figures of all jobs beside their goals."""
+    expected = {} if load.young else read_expected()
+    lines = [
+        f"{load.jobs} jobs, {load.seconds:.0f} s:",
+        f"  {'a job and minute':42}{'counted':>10}{'expected':>10}",
+    ]
+    lines += [
+        f"  {name:42}{count:>10.2f}{expected.get(name, '-'):>10}" for name, count in cost.counts.items()
+    ]
+    goals = [
+        ("writes of the master, a second and job", f"{cost.writes:.4f}", "≤ 0.05"),
+        ("MB into etcd, a minute", f"{cost.megabytes:.2f}", f"≤ {15 * load.jobs / 1000:.1f}"),
+        ("etcd's database at the end, MiB", f"{cost.database:.0f}", "≤ 200"),
+        ("decisions, a minute and job", f"{cost.counts['decisions']:.2f}", "≤ 2"),
+        ("the controller's CPU, cores", f"{cost.controller_cores:.3f}", f"≤ {0.5 * load.jobs / 1000:.2f}"),
+        ("the API server's answers, p99, ms", f"{cost.api_seconds * 1000:.0f}", "≤ 100"),
+    ]
+    if cost.delays:
+        worst, median = cost.delays
+        goals.append(("a step to its waiter, p99, s", f"{worst:.2f}", f"≤ 0.5 (median {median:.2f})"))
+    lines += [f"  {'all jobs':42}{'measured':>10}  goal"]
+    lines += [f"  {name:42}{figure:>10}  {goal}" for name, figure, goal in goals]
+    return [*lines, f"  all masters together use {cost.masters_cores:.2f} cores"]
+
+
+def main() -> int:
+    """Measure, print a table and JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--minutes", type=float, default=30.0, help="for which the cost is counted")
+    parser.add_argument(
+        "--young", action="store_true", help="count from the first step on; the counts are not judged"
+    )
+    parser.add_argument("--waiters", type=int, default=36, help="jobs that are waited for before")
+    options = parser.parse_args()
+    # Everything that was started is ended also on SIGTERM.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    build.build()
+    load = Load(options.jobs, options.minutes * 60, options.young, options.waiters)
+    cost = measure(load, control_plane())
+    print("\n".join(table(load, cost)), flush=True)
+    print(json.dumps(asdict(load) | asdict(cost)))
+    excesses = [] if load.young else find_excesses(cost.counts)
+    print("\n".join(excesses))
+    return 1 if excesses else 0
+
+
+def control_plane() -> Binaries:
+    """The programs of a control plane, without a peer."""
+    stages = sorted(build.KWOK_STAGES.glob("*.yaml"))
+    return Binaries(build.BIN / "kubelab", build.BIN / "kwok", stages, peer=Path(), peer_crds=())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
