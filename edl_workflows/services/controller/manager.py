@@ -4,7 +4,7 @@ problems."""
 import datetime as dt
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -71,6 +71,18 @@ class ManagerOptions:
     partitions: int = 1
 
 
+def _scaling_loops(
+    context: ScalingContext, options: ManagerOptions, recorder: Recorder
+) -> Iterator[ScalingLoop]:
+    if DI_JOB in options.kinds:
+        yield Allocator(context, options.allocator)
+    if options.autoscaler is not None:
+        # Imported only if it is used, because its algorithm imports numpy, which takes memory.
+        from edl_workflows.services.controller.autoscaler import Autoscaler
+
+        yield Autoscaler(context, options.autoscaler, options.kinds, recorder)
+
+
 class Manager:
     """Runs the loop in its own threads.
 
@@ -127,14 +139,7 @@ class Manager:
             metrics,
             lambda: budget.period,
         )
-        self._scaling: list[ScalingLoop] = []
-        if DI_JOB in options.kinds:
-            self._scaling.append(Allocator(context, options.allocator))
-        if options.autoscaler is not None:
-            # Imported only if it is used, because its algorithm imports numpy, which takes memory.
-            from edl_workflows.services.controller.autoscaler import Autoscaler
-
-            self._scaling.append(Autoscaler(context, options.autoscaler, options.kinds, recorder))
+        self._scaling = list(_scaling_loops(context, options, recorder))
         take_over = PeriodicLoop("take-over", self._take_over, self.world.wait_synced, RETRY_SECONDS)
         self._partition.on_gone(lambda: take_over.ask(everything=True))
         self._loops: list[ScalingLoop | PeriodicLoop] = [*self._scaling, take_over]

@@ -244,12 +244,12 @@ def install(
         crds=crds,
         other_operators=tuple(other_operator or ()),
     )
-    if not print_:
+    _print_manifests(options, confirmed=print_)
+
+
+def _print_manifests(options: InstallOptions, *, confirmed: bool) -> None:
+    if not confirmed:
         raise InvalidError(_PRINT_MISSING)
-    _print_manifests(options)
-
-
-def _print_manifests(options: InstallOptions) -> None:
     from edl_workflows.pipelines.install.crds import render_yaml
     from edl_workflows.pipelines.install.manifests import installation_manifests
 
