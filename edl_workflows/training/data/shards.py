@@ -94,7 +94,15 @@ class ShardReader:
         self._may_lease = may_lease
         self._between = between
         self._held = HeldShards()
-        self._lock = threading.Condition()
+        self._lock = threading.Lock()
+        # Each thread is woken by what it waits for only: with thousands of shards a second, waking all costs more
+        # than everything else.
+        self._progress = threading.Condition(self._lock)
+        """Shards or answers came; the loop waits for it."""
+        self._room = threading.Condition(self._lock)
+        """More shards may be leased."""
+        self._results = threading.Condition(self._lock)
+        """Results are to be sent."""
         self._state = LeaseState.OK
         self._error: EdlError | None = None
         self._paused = False
@@ -151,11 +159,11 @@ class ShardReader:
         """
         with self._lock:
             self._paused = True
-            self._lock.notify_all()
-            leased = self._lock.wait_for(lambda: not self._leasing, timeout)
+            self._results.notify()
+            leased = self._progress.wait_for(lambda: not self._leasing, timeout)
             self._held.give_back()
-            self._lock.notify_all()
-            return leased and self._lock.wait_for(
+            self._results.notify()
+            return leased and self._progress.wait_for(
                 lambda: self._held.settled or self._error is not None, timeout
             )
 
@@ -163,7 +171,7 @@ class ShardReader:
         """Lease again."""
         with self._lock:
             self._paused = False
-            self._lock.notify_all()
+            self._room.notify()
 
     @property
     def name(self) -> str:
@@ -186,15 +194,16 @@ class ShardReader:
         self.settle(timeout)
         self._stop.set()
         with self._lock:
-            self._lock.notify_all()
+            for condition in (self._progress, self._room, self._results):
+                condition.notify_all()
 
     def _next(self) -> Shard | None:
         while True:
             with self._lock:
-                self._lock.wait_for(lambda: self._held.ahead or self._over, BOUNDARY_SECONDS)
+                self._progress.wait_for(lambda: self._held.ahead or self._over, BOUNDARY_SECONDS)
                 if self._held.ahead:
                     shard = self._held.begin()
-                    self._lock.notify_all()
+                    self._room.notify()
                     return shard
                 if self._error is not None:
                     raise self._error
@@ -212,14 +221,16 @@ class ShardReader:
 
     def _finish(self, shard: Shard) -> None:
         with self._lock:
+            idle = not self._held.unsent
             self._held.finish(shard)
-            self._lock.notify_all()
+            if idle:
+                self._results.notify()
 
     def _lease_ahead(self) -> None:
         retries = Retries(self._stop)
         while not self._stop.is_set():
             with self._lock:
-                self._lock.wait_for(self._wants_more, timeout=BOUNDARY_SECONDS)
+                self._room.wait_for(self._wants_more, timeout=BOUNDARY_SECONDS)
                 if self._state is LeaseState.END or self._error is not None:
                     return
                 if not self._wants_more():
@@ -252,26 +263,29 @@ class ShardReader:
                 self._state = reply.state
                 if reply.state is LeaseState.FAILED:
                     self._error = JobFailedError(f"data set {self._params.name} failed: {reply.reason}")
-            self._lock.notify_all()
+                if self._ends or self._held.unreported:
+                    self._results.notify()
+            self._progress.notify_all()
             return reply is not None and bool(reply.shards)
 
     def _fail(self, error: EdlError) -> None:
         with self._lock:
             self._leasing = False
             self._error = error
-            self._lock.notify_all()
+            self._progress.notify_all()
+            self._room.notify()
 
     def _acknowledge(self) -> None:
         retries = Retries(self._stop)
         while not self._stop.is_set():
             with self._lock:
-                due = self._lock.wait_for(self._must_send, REPORT_SECONDS)
+                due = self._results.wait_for(self._must_send, REPORT_SECONDS)
                 if self._stop.is_set():
                     return
                 if not (due or self._asks_master):
                     continue
                 if due and self._held.ahead and not self._paused and self._held.may_lease:
-                    self._lock.wait_for(lambda: self._paused or self._stop.is_set(), ACK_SECONDS)
+                    self._results.wait_for(lambda: self._ends or self._stop.is_set(), ACK_SECONDS)
                 stored = self._ends and not self._held.settled
                 request = self._held.acknowledgement(self._ask, stored=stored)
             if not self._send(request, retries):
@@ -307,7 +321,8 @@ class ShardReader:
                 log.info("data set %s: %d acknowledgements were stale", self._params.name, reply.stale)
             with self._lock:
                 self._held.note_acknowledged(reply)
-                self._lock.notify_all()
+                self._progress.notify_all()
+                self._room.notify()
             return True
         return False
 

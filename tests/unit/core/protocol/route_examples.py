@@ -8,7 +8,7 @@ from edl_workflows.core.protocol.datasets import AckReply, DatasetProgress, Leas
 from edl_workflows.core.protocol.nodes import Directive, ExitVerdict, LeaveVerdict
 from edl_workflows.core.protocol.routes import Route
 from edl_workflows.core.protocol.sync import BarrierState, SyncState
-from edl_workflows.core.protocol.training import CheckpointTicket, ModelVerdict, ResultReceipt
+from edl_workflows.core.protocol.training import CheckpointTicket, ModelVerdict, ResultReceipt, StepReceipt
 
 NODE = {"type": "worker", "id": 0}
 _STARTED: dict[str, Any] = {"node": NODE, "incarnation": "a"}
@@ -45,6 +45,7 @@ REQUESTS: dict[Route[Any, Any], dict[str, Any]] = {
 
 ANSWERS: dict[type, dict[str, Any]] = {
     Directive: {"revision": 1},
+    StepReceipt: {"revision": 1, "awaited": 20},
     ExitVerdict: {"wait": False},
     LeaveVerdict: {"wait": True, "seconds": 25.0},
     ResultReceipt: {"kept": True},
