@@ -101,7 +101,8 @@ class MasterClient:
     """HTTP calls of one node. Thread-safe; threads share a connection pool.
 
     Every method raises:
-        UnavailableError: the master did not answer, or failed. The same call may succeed later.
+        UnavailableError: the master did not answer, or failed, or has just ended the idle connection that was
+            used. The same call may succeed later.
         ForbiddenError, NotFoundError, ConflictError, InvalidError: the master rejected the call, with its own
             message.
 

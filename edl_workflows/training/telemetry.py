@@ -5,7 +5,6 @@ so the job treats it like one that does not use the library.
 """
 
 import atexit
-import contextlib
 import logging
 import os
 import threading
@@ -85,15 +84,18 @@ class ProgressReporter:
         self._client.close()
 
     def _send(self) -> None:
-        with contextlib.suppress(IndexError):  # no step since the last report
+        try:
             report = self._newest.pop()
-            try:
-                self._awaited = self._client.step(report).awaited
-            except EdlError as error:
-                log.debug("%s", error)
-                return
-            if 0 < self._awaited <= self._newest[-1].step:  # it was made meanwhile
-                self._due.set()
+        except IndexError:  # no step since the last report
+            return
+        try:
+            self._awaited = self._client.step(report).awaited
+        except EdlError as error:
+            log.debug("%s", error)
+            return
+        newer = list(self._newest)
+        if newer and 0 < self._awaited <= newer[-1].step:  # it was made meanwhile
+            self._due.set()
 
 
 _reporters: dict[int, ProgressReporter] = {}

@@ -180,12 +180,12 @@ class BigJob:
         self._note("seconds until all are replaced and train", time.monotonic() - begun)
         self._note("the same: the master's CPU seconds", self._master.usage[0] - cpu)
         versions = [version for version in self._fleet.activations if version not in known]
-        self._count("versions: of the survivors, and with the replacements", len(versions), 2)
+        self._note("versions: of the survivors, and with the replacements", len(versions), 2)
         created = self._kubelet.created
-        self._count("ScalePlans", created["ScalePlan"] - before["ScalePlan"], 1)
+        self._note("ScalePlans", created["ScalePlan"] - before["ScalePlan"], 1)
         self._count("pods created, beyond those lost", created["Pod"] - before["Pod"] - len(lost), 0)
         self._note("the master's memory at most, MiB", self._peak / MIB, 512)
-        self._count("growth of its memory, MiB", (self._peak - memory) / MIB, 50)
+        self._note("growth of its memory, MiB", (self._peak - memory) / MIB, 50)
         self._count(
             "the job with its status, KiB", await asyncio.to_thread(status_size, self._cluster) / 1024, 64
         )

@@ -229,7 +229,7 @@ def _node_routes(server: _RouteServer, master: Master) -> None:
     @server.serve(routes.LEAVE, None)
     def leaves(message: LeaveReport) -> LeaveVerdict:
         leaving_steps.record_leave(state, message, master.now())
-        master.changed(GROUPED)
+        master.entered(GROUPED)
         return leaving_steps.leave_verdict(state, message, master.now())
 
     @server.serve(routes.STACKS, GROUPED, consequences=False)
@@ -270,7 +270,8 @@ def _process_routes(server: _RouteServer, master: Master) -> None:
             await master.durable(master.entered(WriteUrgency.NOW))
         else:
             master.touched(WriteUrgency.LAZY)
-        awaited = next_awaited(state.steps.step, state.settings.awaited_steps)
+        # A report that does not count, such as an evaluator's, must not be asked for again at once.
+        awaited = next_awaited(max(message.step, state.steps.step), state.settings.awaited_steps)
         return server.render(master.directive(message.node), message.known, awaited)
 
     @server.serve(routes.RESULT)

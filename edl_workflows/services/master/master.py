@@ -91,6 +91,7 @@ class Master:
         self._written = b""
         self._wake = asyncio.Event()
         self._entered = WriteUrgency.LAZY
+        self._failure: Exception | None = None
         self._settling = PacedCall(self._settle_entered)
         self._gathering: asyncio.TimerHandle | None = None
         self.closing = False
@@ -101,7 +102,11 @@ class Master:
         self._effects_wake = Broadcast()
 
     async def run(self) -> None:
-        """Commit and tick until cancelled, then store what has changed since the last commit."""
+        """Commit and tick until cancelled, then store what has changed since the last commit.
+
+        Raises:
+            Exception: consequences could not be derived.
+        """
         self.changed(WriteUrgency.NOW)
         ticks = asyncio.create_task(self._tick())
         try:
@@ -137,7 +142,16 @@ class Master:
 
     def _settle_entered(self) -> None:
         urgency, self._entered = self._entered, WriteUrgency.LAZY
-        self.changed(urgency)
+        try:
+            self.changed(urgency)
+        except Exception as error:  # noqa: BLE001 - raised by `run`
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """End `run`: requests wait for a change that is not derived, and the next master may derive it."""
+        self._failure = error
+        self._due = 0.0
+        self._wake.set()
 
     def changed(self, urgency: WriteUrgency = WriteUrgency.GROUPED) -> int:
         """Derive the consequences of a change. Return the number of the change, for `durable`.
@@ -162,7 +176,7 @@ class Master:
 
     def _answer_losses(self) -> None:
         self._gathering = None
-        self.changed(WriteUrgency.LAZY)
+        self.entered(WriteUrgency.LAZY)
 
     def touched(self, urgency: WriteUrgency) -> int:
         """Schedule a write for a change without consequences. Return the number of the change."""
@@ -242,13 +256,22 @@ class Master:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK)
-            now = self.now()
-            self.state.measure_records(now)
-            self.state.history = extend_history(self.state.history, views.history_sample(self.state, now))
-            self.changed(WriteUrgency.LAZY)
+            try:
+                self._look()
+            except Exception as error:  # noqa: BLE001 - raised by `run`
+                self._fail(error)
+
+    def _look(self) -> None:
+        """Derive what follows from the time that has passed."""
+        now = self.now()
+        self.state.measure_records(now)
+        self.state.history = extend_history(self.state.history, views.history_sample(self.state, now))
+        self.changed(WriteUrgency.LAZY)
 
     async def _commit_forever(self) -> None:
         while True:
+            if self._failure is not None:
+                raise self._failure
             pause = self._due - time.monotonic()
             if pause > 0:
                 self._wake.clear()

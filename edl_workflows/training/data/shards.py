@@ -95,8 +95,7 @@ class ShardReader:
         self._between = between
         self._held = HeldShards()
         self._lock = threading.Lock()
-        # Each thread is woken by what it waits for only: with thousands of shards a second, waking all costs more
-        # than everything else.
+        # Each thread is woken by what it waits for only: waking all costs more than everything else.
         self._progress = threading.Condition(self._lock)
         """Shards or answers came; the loop waits for it."""
         self._room = threading.Condition(self._lock)

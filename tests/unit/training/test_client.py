@@ -91,10 +91,12 @@ def serving(path: str = "") -> Iterator[Server]:
         server.url = f"http://127.0.0.1:{http.server_port}{path}"
         thread = threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True)
         thread.start()
-        yield server
-        server.may_answer.set()
-        http.shutdown()
-        thread.join()
+        try:
+            yield server
+        finally:
+            server.may_answer.set()
+            http.shutdown()
+            thread.join()
 
 
 def test_closing_lets_calls_under_way_end_and_refuses_new_ones() -> None:
@@ -131,7 +133,7 @@ def test_calls_share_a_connection_until_the_master_ends_it() -> None:
     assert ports[4] != ports[3]
 
 
-def test_a_rejection_has_the_masters_words() -> None:
+def test_a_rejection_has_the_masters_message() -> None:
     """A call that the master rejects raises the error of its status, with the master's message."""
     with serving() as server, MasterClient(server.url, "token") as client:
         server.status, server.answer = 409, b'{"error": "another size"}'
@@ -147,7 +149,7 @@ def test_a_rejection_has_the_masters_words() -> None:
         pytest.param(200, b"<html>", id="another-server"),
     ],
 )
-def test_an_answer_that_is_none_may_come_later(status: int, answer: bytes) -> None:
+def test_an_unusable_answer_is_unavailable(status: int, answer: bytes) -> None:
     """What is no answer of a master raises UnavailableError, so that the call is repeated."""
     with serving() as server, MasterClient(server.url, "token") as client:
         server.status, server.answer = status, answer

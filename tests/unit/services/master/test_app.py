@@ -142,6 +142,11 @@ def test_a_step_report_is_answered_with_the_next_step_that_somebody_waits_for() 
             receipt = await it.post("/v1/steps", node=WORKER, version=1, **report)
             assert receipt.get("awaited", 0) == awaited
             assert receipt["active"] == (directive["active"] if known == -1 else None)
+        # A report that does not count is not asked for again, or its sender would repeat it at once.
+        it.master.state.settings = replace(it.master.state.settings, awaited_steps=(12, 30))
+        report = {"step": 20, "time": 2.0, "first_step_time": 1.0}
+        receipt = await it.post("/v1/steps", node=WORKER, version=7, **report)
+        assert receipt["awaited"] == 30
 
     with_master(test)
 

@@ -180,3 +180,26 @@ def test_a_paced_call_leaves_the_loop_half_of_its_time() -> None:
         assert due == [16.0]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("cause", ["message", "time"])
+def test_a_master_that_cannot_derive_consequences_ends(cause: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect in what follows from messages, or from time that passes, ends the master, so that the next one
+    derives it from the stored state. Otherwise requests would wait without an end, or time-outs stop."""
+    monkeypatch.setattr(module, "TICK", 3600.0 if cause == "message" else 0.01)
+
+    async def main() -> None:
+        master = Master(big_job(2), LargeStore(), lambda: NOW)
+        running = asyncio.create_task(master.run())
+        await master.durable(master.entered(WriteUrgency.NOW))
+
+        def fail(_state: JobState, _now: float) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(module, "settle_job", fail)
+        if cause == "message":
+            master.entered(WriteUrgency.NOW)
+        with pytest.raises(ZeroDivisionError):
+            await running
+
+    asyncio.run(asyncio.wait_for(main(), 240))
