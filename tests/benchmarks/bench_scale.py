@@ -25,7 +25,7 @@ from tests.cluster.bed import build
 
 def table(load: Load, cost: Cost) -> list[str]:
     """Lines for people: counts of a job beside the expected ones, figures of all jobs beside their goals."""
-    expected = {} if load.young else read_expected()
+    expected = {} if load.young else read_expected(load.jobs)
     lines = [
         f"{load.jobs} jobs, {load.seconds:.0f} s:",
         f"  {'a job and minute':42}{'counted':>10}{'expected':>10}",
@@ -66,7 +66,7 @@ def main() -> int:
     cost = measure(load, control_plane())
     print("\n".join(table(load, cost)), flush=True)
     print(json.dumps(asdict(load) | asdict(cost)))
-    excesses = [] if load.young else find_excesses(cost.counts)
+    excesses = [] if load.young else find_excesses(cost.counts, load.jobs)
     print("\n".join(excesses))
     return 1 if excesses else 0
 

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from edl_workflows.core.write_budget import PROGRESS_SECONDS, WRITES_PER_SECOND, choose_period
+
 TOLERANCE = 0.2
 """By how much a count may be above the expected one."""
 SLACK = 0.05
@@ -14,15 +16,20 @@ SLACK = 0.05
 _FILE = Path(__file__).with_name("expected.json")
 
 
-def read_expected() -> dict[str, float]:
-    """The expected counts of a job and minute."""
+_OF_PROGRESS = ("status writes", "watch events of a waiter")
+"""Counts that become fewer where many jobs share the budget of progress."""
+
+
+def read_expected(jobs: int) -> dict[str, float]:
+    """The expected counts of a job and minute, where there are so many jobs."""
     counts: dict[str, float] = json.loads(_FILE.read_text())
-    return counts
+    share = PROGRESS_SECONDS / choose_period(jobs, WRITES_PER_SECOND)
+    return {name: count * (share if name in _OF_PROGRESS else 1) for name, count in counts.items()}
 
 
-def find_excesses(counts: Mapping[str, float]) -> list[str]:
+def find_excesses(counts: Mapping[str, float], jobs: int) -> list[str]:
     """A line for each count that is too large; one that is not expected is expected to be 0."""
-    expected = read_expected()
+    expected = read_expected(jobs)
     most = {name: max(expected.get(name, 0.0) * (1 + TOLERANCE), SLACK) for name in counts}
     return [
         f"{name}: {count} a job and minute; at most {most[name]:.3f} ({expected.get(name, 0.0)} + 20 %)"
