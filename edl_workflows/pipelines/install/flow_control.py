@@ -24,7 +24,8 @@ _ELECTION = "leader-election"
 """Priority level that each API server has. Without it, leases are in the controller's level."""
 _SHARES = 10
 """A level's part of all concurrent requests: 10 of about 265 shares, so about 22 of 600 requests by default.
-A controller has at most about 20 at a time."""
+A controller has at most about 20 at a time, and 35 while it creates many pods in parallel. The level borrows
+up to as many requests again; what is above waits in its queues."""
 _ACCOUNTS = (names.CONTROLLER, rbac.ARGO_AGENT, names.DI_SERVER, names.BRAIN)
 _PRECEDENCE = 1000
 """Of the first FlowSchema. It is after those of Kubernetes' own components and before `service-accounts`."""

@@ -7,7 +7,7 @@ whole decision later.
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -35,7 +35,7 @@ _POLICY = re.compile(
 """How a policy refuses: perhaps with the code of an invalid object (400, 422), but a policy can change."""
 
 MOST_PARALLEL = 16
-"""Pods of one job that are created at a time."""
+"""Pods of all jobs that are created at a time, besides those that workers create alone."""
 
 log = structlog.get_logger(__name__)
 
@@ -113,6 +113,11 @@ class Applier:
         self._recorder = recorder
         self._guard = guard
         self._fenced = fenced
+        self._pool = ThreadPoolExecutor(MOST_PARALLEL, "pod creation")
+
+    def stop(self) -> None:
+        """Let the threads that create pods end when what they do is done. Nothing more is created."""
+        self._pool.shutdown(wait=False)
 
     def create(
         self, actions: Actions, group: JobGroup, refused: Collection[tuple[str, str]] = ()
@@ -134,9 +139,10 @@ class Applier:
             if len(batch) == 1:
                 total.add(self._create(batch[0], group, refused))
             else:
-                with ThreadPoolExecutor(len(batch)) as pool:
-                    for creation in pool.map(lambda pod: self._create(pod, group, refused), batch):
-                        total.add(creation)
+                creations = [self._pool.submit(self._create, pod, group, refused) for pod in batch]
+                wait(creations)  # also after a failure: who has given a job up writes nothing more about it
+                for creation in creations:
+                    total.add(creation.result())
             if total.clashes or total.refused:
                 break
         return total

@@ -170,6 +170,7 @@ class Manager:
             loop.stop(_left(deadline))
         for thread in self._threads:
             thread.join(_left(deadline))
+        self._applier.stop()
         self.world.stop(_left(deadline))
 
     def waits_for(self) -> list[str]:
