@@ -62,7 +62,8 @@ class ProgressBudget:
             UnavailableError: the API server does not answer.
         """
         jobs = [job for job in self._context.world.items(ELASTIC_JOBS) if _writes_progress(job)]
-        present = self.period or max(map(_published, jobs), default=PROGRESS_SECONDS)
+        # What is published, and not what this replica has chosen before: so all replicas choose the same.
+        present = max(map(_published, jobs), default=PROGRESS_SECONDS)
         self.period = choose_period(len(jobs), self._context.settings.progress_writes_per_second, present)
         self._context.metrics.chose_progress_period(self.period)
         owns = self._context.partition.owns

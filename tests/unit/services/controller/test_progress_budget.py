@@ -11,9 +11,11 @@ from edl_workflows.core.jobs.elastic_job.kind import ELASTIC_JOBS as JOBS
 from edl_workflows.core.jobs.kinds import choose_kinds
 from edl_workflows.core.jobs.left_alone import LEFT_ALONE
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.partitions import owner_of
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster, RequestRecord
 from edl_workflows.runtime.kube.resources import ELASTIC_JOBS, PODS, Scope
+from edl_workflows.runtime.process.partition import Partition
 from edl_workflows.services.controller import progress_budget
 from edl_workflows.services.controller.manager import Manager, ManagerOptions
 from edl_workflows.services.controller.metrics import ControllerMetrics
@@ -62,9 +64,12 @@ class Installation:
         eventually(lambda: self._cached_phases().keys().isdisjoint(deleted))
 
     def make_budget(
-        self, writes_per_second: float, guard: Callable[[], None] = lambda: None
+        self,
+        writes_per_second: float,
+        guard: Callable[[], None] = lambda: None,
+        partition: Partition | None = None,
     ) -> ProgressBudget:
-        """The budget of a leader that has just begun."""
+        """The budget of a leader that has just begun, or of a replica with a part of the jobs."""
         settings = InstallationSettings(progress_writes_per_second=writes_per_second)
         return ProgressBudget(
             ScalingContext(
@@ -75,6 +80,7 @@ class Installation:
                 guard,
                 lambda _group: None,
                 self.metrics,
+                partition or Partition(),
             )
         )
 
@@ -179,6 +185,40 @@ def test_a_new_leader_keeps_the_period(installation: Installation) -> None:
     _publish_all(budget)
     assert budget.period == 60
     assert set(installation.published().values()) == {60}
+
+
+def test_replicas_with_different_pasts_agree(installation: Installation) -> None:
+    """Replicas that have chosen different periods choose the same one, as soon as they see the same jobs."""
+    installation.add_jobs(3)
+    idle = installation.make_budget(6 / 60)
+    _publish_all(idle)
+    jobs = installation.add_jobs(4)
+    busy = installation.make_budget(6 / 60)
+    _publish_all(busy)
+    installation.delete_jobs(jobs[:1])
+    assert (idle.period, busy.period) == (60, 120)
+
+    for budget in (busy, idle):
+        _publish_all(budget)
+
+    assert idle.period == busy.period == 120
+    assert set(installation.published().values()) == {120}
+
+
+def test_a_replica_publishes_to_its_own_jobs(installation: Installation, cluster: Cluster) -> None:
+    """A replica that shares the jobs counts all of them, and writes the period only to those of its part."""
+    jobs = installation.add_jobs(12)
+    partition = Partition()
+    partition.begin(0, frozenset({0, 1}))
+
+    budget = installation.make_budget(12 / 120, partition=partition)
+    _publish_all(budget)
+
+    published = installation.published()
+    own = {name for name in jobs if owner_of(f"{cluster.namespace}/{name}", (0, 1)) == 0}
+    assert budget.period == 120
+    assert {name for name, period in published.items() if period == 120} == own
+    assert 0 < len(own) < len(jobs)
 
 
 def test_a_controller_publishes_the_period(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
