@@ -20,7 +20,7 @@ from typing import Any
 
 import structlog
 
-from edl_workflows.core.exceptions import EdlError
+from edl_workflows.core.exceptions import EdlError, ForbiddenError
 from edl_workflows.core.kubernetes import names
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import CallPolicy, Cluster
@@ -115,6 +115,14 @@ class Elector:
         began = self._clock()
         try:
             held = self._acquire(began)
+        except ForbiddenError as error:
+            log.error(  # noqa: TRY400 - missing rights need no traceback
+                "this process can't lead: its account may not use the leases; apply the manifests of this "
+                "version, `edl install … --print | kubectl apply -f -`",
+                lease=self._name,
+                error=str(error),
+            )
+            return False
         except EdlError as error:
             # The state of the lease is unknown. (A conflict means that another process wrote it between our
             # read and our write.) If this process leads, it continues to lead until its time is over.

@@ -1,13 +1,17 @@
 """Leader election: one leader at a time, a prompt successor, and no writes after the lease has expired."""
 
 import threading
+from collections.abc import Callable
 
 import pytest
+import structlog.testing
 
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import LEASES
 from edl_workflows.runtime.process.leader import Election, Elector, LeadershipLostError
+from edl_workflows.runtime.process.partition import Partition
+from edl_workflows.runtime.process.partition_member import PartitionMember
 from tests.unit.runtime.kube.support import Answer, ScriptedApi
 
 pytestmark = pytest.mark.slow
@@ -98,6 +102,28 @@ def test_keep_ends_when_it_is_lost() -> None:
         candidate.keep(threading.Event())
     scripted.close()
     assert not candidate.leading
+
+
+def make_elector(cluster: Cluster) -> Elector:
+    return Elector(cluster, Election("ns"))
+
+
+def make_member(cluster: Cluster) -> Elector:
+    return PartitionMember(cluster, Election("ns"), 2, Partition())
+
+
+@pytest.mark.parametrize("make", [make_elector, make_member])
+def test_missing_rights_are_an_error(make: Callable[[Cluster], Elector]) -> None:
+    """A process whose account may not use the Leases never leads; its log says as an error what to apply."""
+    scripted = ScriptedApi()
+    scripted.answers = [Answer(403, {"kind": "Status", "reason": "Forbidden", "message": "no right"})]
+
+    with structlog.testing.capture_logs() as logs:
+        assert not make(scripted.cluster()).attempt()
+    scripted.close()
+
+    errors = [entry for entry in logs if entry["log_level"] == "error"]
+    assert ["edl install" in entry["event"] for entry in errors] == [True]
 
 
 def test_acquire_stops() -> None:
