@@ -15,7 +15,7 @@ from edl_workflows.core.jobs.elastic_job.kind import ELASTIC_JOB
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.scale_plan.model import PLURAL as SCALE_PLANS
 from edl_workflows.core.kubernetes import api, names
-from edl_workflows.core.partitions import lease_name
+from edl_workflows.core.partitions import MAX_PARTITIONS, lease_name
 from edl_workflows.pipelines.install.options import InstallOptions, InstallPart
 
 Manifest = dict[str, Any]
@@ -178,7 +178,8 @@ def access_manifests(options: InstallOptions) -> Iterator[Manifest]:
     if options.autoscaler:
         everywhere = [*everywhere, *autoscaler_rules(options.job_kinds)]
     own = controller_rules(options.job_kinds, network_policies=options.network_policies)
-    slots = [lease_name(names.CONTROLLER, slot) for slot in range(options.controller_partitions)]
+    # Always those of all slots: while fewer partitions are rolled out, the replicas so far need their Leases.
+    slots = [lease_name(names.CONTROLLER, slot) for slot in range(MAX_PARTITIONS)]
     elections = lease_rules(*slots, listed=True)
     yield from _account(options, names.CONTROLLER, merge_rules([*own, *everywhere]), elections)
     if InstallPart.ARGO_AGENT in options.parts:
