@@ -1,17 +1,21 @@
 """Controllers that share the jobs, in one process, against the embedded API server."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import pytest
 
 from edl_workflows.core.jobs.kinds import choose_kinds
+from edl_workflows.core.kubernetes import names
 from edl_workflows.core.partitions import owner_of
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
-from edl_workflows.runtime.kube.resources import LEASES
+from edl_workflows.runtime.kube.resources import LEASES, PODS, Scope
 from edl_workflows.runtime.process.leader import Election, LeadershipLostError
-from edl_workflows.services.controller.manager import ManagerOptions
+from edl_workflows.runtime.process.partition import CLUSTER_WIDE, Partition
+from edl_workflows.services.controller.manager import Manager, ManagerOptions
+from edl_workflows.services.controller.metrics import ControllerMetrics
 from edl_workflows.services.controller.run import RunOptions
 from tests.controller_thread import RunningController, run_in_thread
 from tests.unit.runtime.kube.support import eventually
@@ -37,9 +41,7 @@ class Replicas:
     def start(self, identity: str) -> RunningController:
         """Start one, and wait until it acts on its part."""
         namespace = self.cluster.namespace
-        election = Election(
-            namespace, identity=identity, lease_seconds=6.0, renew_seconds=4.0, retry_seconds=0.2
-        )
+        election = Election(namespace, identity=identity, retry_seconds=0.2)
         kinds = choose_kinds(("ElasticJob", "ScalePlan"))
         manager = ManagerOptions(namespace, 2, kinds=kinds, partitions=2)
         self.running[identity] = run_in_thread(self.cluster, RunOptions(manager=manager, election=election))
@@ -111,3 +113,65 @@ def test_a_controller_of_an_older_version_is_waited_for(replicas: Replicas) -> N
     taken = client.get(replicas.cluster, LEASES, "edl-controller-1")
     assert taken["spec"]["holderIdentity"] == "new"
     eventually(lambda: status_of(replicas.cluster, "early").get("phase") == "Pending")
+
+
+class GivenUpPartition(Partition):
+    """One that loses its jobs between the moments when they are queued and when a worker takes them."""
+
+    def owns(self, key: str) -> bool:
+        """Whether it was owned when it was queued."""
+        return True
+
+
+class WatchedPartition(Partition):
+    """One that notes what workers take from the queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: set[str] = set()
+
+    def acting(self, key: str) -> AbstractContextManager[bool]:
+        """Note the key."""
+        self.taken.add(key)
+        return super().acting(key)
+
+
+def run_until_idle(cluster: Cluster, partition: Partition) -> tuple[set[str], set[str]]:
+    """Run a manager with the first of two parts over new jobs, until it has done its work. Return its jobs,
+    and those of the other part."""
+    groups = {f"job-{index}": f"{cluster.namespace}/job-{index}" for index in range(JOBS)}
+    for job in groups:
+        client.create(cluster, elastic_job(job))
+    partition.begin(0, frozenset({0, 1}))
+    own = {job for job, group in groups.items() if owner_of(group, (0, 1)) == 0}
+    options = ManagerOptions(
+        cluster.namespace, 2, kinds=choose_kinds(("ElasticJob", "ScalePlan")), partitions=2
+    )
+    manager = Manager(cluster, options, ControllerMetrics(), lambda: None, partition)
+    manager.start()
+    try:
+        eventually(lambda: all(status_of(cluster, job).get("phase") == "Pending" for job in own))
+        eventually(lambda: manager.idle)
+    finally:
+        manager.stop()
+    return own, groups.keys() - own
+
+
+@pytest.mark.parametrize("partition", [Partition, GivenUpPartition])
+def test_a_manager_leaves_the_jobs_of_others_alone(cluster: Cluster, partition: type[Partition]) -> None:
+    """Jobs of another replica get neither a status nor a master, even if they were queued before this one
+    gave them up."""
+    own, foreign = run_until_idle(cluster, partition())
+
+    assert own
+    assert [job for job in foreign if status_of(cluster, job)] == []
+    pods = client.list_objects(cluster, Scope(PODS, cluster.namespace)).items
+    assert {pod["metadata"]["labels"][names.JOB_LABEL] for pod in pods} == own
+
+
+def test_a_manager_queues_its_own_jobs_only(cluster: Cluster) -> None:
+    """Changes of the jobs of other replicas cost a worker nothing."""
+    partition = WatchedPartition()
+    own, _foreign = run_until_idle(cluster, partition)
+
+    assert partition.taken - {CLUSTER_WIDE} == {f"{cluster.namespace}/{job}" for job in own}
