@@ -45,7 +45,10 @@ JobsNamespace = Annotated[
 Replicas = Annotated[
     int,
     typer.Option(
-        min=1, max=9, help="Replicas of the controller. One works; the others take over if it fails."
+        min=1,
+        max=9,
+        help="Replicas of the controller. All but one wait, and take over if another fails. Those of further "
+        "--controller-partitions come on top.",
     ),
 ]
 ControllerPartitions = Annotated[
@@ -53,7 +56,8 @@ ControllerPartitions = Annotated[
     typer.Option(
         min=1,
         max=MAX_PARTITIONS,
-        help="Replicas of the controller that share the jobs. Besides them, --replicas less one wait.",
+        help="Replicas of the controller that share the jobs. Besides them, --replicas less one wait. From a "
+        "version without partitions upgrade with 1 first.",
     ),
 ]
 ImagePullPolicy = Annotated[
