@@ -2,13 +2,15 @@
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import structlog.testing
 
+from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
-from edl_workflows.runtime.kube.resources import LEASES
+from edl_workflows.runtime.kube.resources import LEASES, Scope
 from edl_workflows.runtime.process.leader import Election, Elector, LeadershipLostError
 from edl_workflows.runtime.process.partition import Partition
 from edl_workflows.runtime.process.partition_member import PartitionMember
@@ -132,3 +134,24 @@ def test_acquire_stops() -> None:
     stop.set()
 
     assert not Elector(Cluster(None, "ns", "key"), Election("ns")).acquire(stop)
+
+
+def test_a_lease_without_an_answer_is_another_ones(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that does not know whether it got a slot goes on as another candidate: others may acknowledge
+    the one that holds this slot, and so give up jobs that do not belong to the slot which it gets in the
+    end."""
+    member = PartitionMember(cluster, Election(cluster.namespace, identity="one"), 2, Partition())
+    create = client.create
+
+    def lose_answer(*arguments: Any) -> None:
+        create(*arguments)
+        raise UnavailableError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "create", lose_answer)
+        assert not member.attempt()
+    member.attempt()
+
+    leases = client.list_objects(cluster, Scope(LEASES, cluster.namespace)).items
+    holders = {lease["metadata"]["name"]: lease["spec"]["holderIdentity"] for lease in leases}
+    assert holders == {"edl-controller": "one", "edl-controller-1": "one+2"}
