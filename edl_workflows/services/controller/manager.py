@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from edl_workflows.core.backoff import Backoff
 from edl_workflows.core.exceptions import EdlError, NotFoundError
 from edl_workflows.core.jobs import kinds
 from edl_workflows.core.jobs.actions import InstallationSettings
@@ -41,6 +42,8 @@ log = structlog.get_logger(__name__)
 STOP_SECONDS = 20.0
 """Longest duration of `Manager.stop`, even if decisions are in progress; below a pod's default grace period
 of 30 s."""
+TAKE_OVER_BACKOFF = Backoff(first=RETRY_SECONDS, most=30.0)
+"""After a take-over that failed: it lists all objects, which an overloaded API server refuses."""
 
 
 def _left(deadline: float) -> float:
@@ -141,6 +144,7 @@ class Manager:
         )
         self._scaling = list(_scaling_loops(context, options, recorder))
         take_over = PeriodicLoop("take-over", self._take_over, self.world.wait_synced, RETRY_SECONDS)
+        self._failed_take_overs, self._take_over_due = 0, 0.0
         self._partition.on_gone(lambda: take_over.ask(everything=True))
         self._loops: list[ScalingLoop | PeriodicLoop] = [*self._scaling, take_over]
         if ELASTIC_JOB in options.kinds:
@@ -222,10 +226,18 @@ class Manager:
 
     def _take_over(self, _everything: bool, /) -> float | None:
         """Reconcile the jobs of replicas that are gone, once their last writes are seen."""
+        if time.monotonic() < self._take_over_due:
+            return None  # the next renewal of the Lease asks again
         gone = self._partition.plan_take_over()
         if not gone:
             return None
-        self.world.refresh()
+        try:
+            self.world.refresh()
+        except EdlError:
+            self._failed_take_overs += 1
+            self._take_over_due = time.monotonic() + TAKE_OVER_BACKOFF.delay(self._failed_take_overs)
+            raise
+        self._failed_take_overs = 0
         self._partition.take_over()
         log.info("took over jobs of lost replicas", slots=sorted(gone))
         self.world.notify_all()

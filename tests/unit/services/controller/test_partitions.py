@@ -1,11 +1,13 @@
 """Controllers that share the jobs, in one process, against the embedded API server."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
 
+from edl_workflows.core.backoff import Backoff
+from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.core.jobs.kinds import choose_kinds
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.partitions import owner_of
@@ -14,8 +16,10 @@ from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import LEASES, PODS, Scope
 from edl_workflows.runtime.process.leader import Election, LeadershipLostError
 from edl_workflows.runtime.process.partition import CLUSTER_WIDE, Partition
+from edl_workflows.services.controller import manager
 from edl_workflows.services.controller.manager import Manager, ManagerOptions
 from edl_workflows.services.controller.metrics import ControllerMetrics
+from edl_workflows.services.controller.observed_cluster import ObservedCluster
 from edl_workflows.services.controller.run import RunOptions
 from tests.controller_thread import RunningController, run_in_thread
 from tests.unit.runtime.kube.support import eventually
@@ -43,8 +47,8 @@ class Replicas:
         namespace = self.cluster.namespace
         election = Election(namespace, identity=identity, retry_seconds=0.2)
         kinds = choose_kinds(("ElasticJob", "ScalePlan"))
-        manager = ManagerOptions(namespace, 2, kinds=kinds, partitions=2)
-        self.running[identity] = run_in_thread(self.cluster, RunOptions(manager=manager, election=election))
+        options = ManagerOptions(namespace, 2, kinds=kinds, partitions=2)
+        self.running[identity] = run_in_thread(self.cluster, RunOptions(manager=options, election=election))
         assert self.running[identity].wait_ready(240)
         return self.running[identity]
 
@@ -130,10 +134,12 @@ class WatchedPartition(Partition):
         super().__init__()
         self.taken: set[str] = set()
 
-    def acting(self, key: str) -> AbstractContextManager[bool]:
+    @contextmanager
+    def acting(self, key: str) -> Iterator[bool]:
         """Note the key."""
         self.taken.add(key)
-        return super().acting(key)
+        with super().acting(key) as owned:
+            yield owned
 
 
 def run_until_idle(cluster: Cluster, partition: Partition) -> tuple[set[str], set[str]]:
@@ -147,13 +153,13 @@ def run_until_idle(cluster: Cluster, partition: Partition) -> tuple[set[str], se
     options = ManagerOptions(
         cluster.namespace, 2, kinds=choose_kinds(("ElasticJob", "ScalePlan")), partitions=2
     )
-    manager = Manager(cluster, options, ControllerMetrics(), lambda: None, partition)
-    manager.start()
+    replica = Manager(cluster, options, ControllerMetrics(), lambda: None, partition)
+    replica.start()
     try:
         eventually(lambda: all(status_of(cluster, job).get("phase") == "Pending" for job in own))
-        eventually(lambda: manager.idle)
+        eventually(lambda: replica.idle)
     finally:
-        manager.stop()
+        replica.stop()
     return own, groups.keys() - own
 
 
@@ -175,3 +181,30 @@ def test_a_manager_queues_its_own_jobs_only(cluster: Cluster) -> None:
     own, _foreign = run_until_idle(cluster, partition)
 
     assert partition.taken - {CLUSTER_WIDE} == {f"{cluster.namespace}/{job}" for job in own}
+
+
+def test_a_failed_take_over_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the lists of a take-over fail, not every renewal of the Lease repeats them."""
+    partition = Partition()
+    partition.begin(0, frozenset({0, 1}))
+    cluster = Cluster(None, "ns", "key")
+    lists: list[bool] = []
+
+    def fail(_world: ObservedCluster) -> None:
+        lists.append(True)
+        raise UnavailableError("overloaded")
+
+    monkeypatch.setattr(ObservedCluster, "refresh", fail)
+    monkeypatch.setattr(manager, "TAKE_OVER_BACKOFF", Backoff(first=3600.0, most=3600.0))
+    replica = Manager(
+        cluster, ManagerOptions("ns", partitions=2), ControllerMetrics(), lambda: None, partition
+    )
+    partition.observe(frozenset({0}))
+    with pytest.raises(UnavailableError):
+        replica._take_over(True)
+
+    assert replica._take_over(True) is None
+    assert lists == [True]
+    monkeypatch.setattr(replica, "_take_over_due", 0.0)
+    with pytest.raises(UnavailableError):
+        replica._take_over(True)
