@@ -14,12 +14,15 @@ somebody waits for.
 import argparse
 import asyncio
 import json
+import os
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import TextIO
 
+from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.core.kubernetes import names
 from edl_workflows.runtime.kube.cache import ObjectChange
 from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
@@ -105,11 +108,16 @@ class Fleet:
         return cluster
 
     async def _serve(self, name: str, cluster: Cluster) -> None:
-        async with AsyncExitStack() as stack:
-            async with self._starting:
-                training = await self._start(name, cluster, stack)
-            self._tell(event="trains", job=name, step=training.step, time=time.time())
-            await training.run()
+        while True:
+            async with AsyncExitStack() as stack:
+                try:
+                    async with self._starting:
+                        training = await self._start(name, cluster, stack)
+                except UnavailableError as error:  # its pod would be replaced
+                    print(f"{name}: {error}; starting its master again", flush=True)
+                    continue
+                self._tell(event="trains", job=name, step=training.step, time=time.time())
+                await training.run()
 
     async def _start(self, name: str, cluster: Cluster, stack: AsyncExitStack) -> SyntheticTraining:
         """Start a master as `edl_workflows.services.master.server` does in a cluster, but without the server,
@@ -156,7 +164,11 @@ def main() -> None:
     index, _, processes = options.part.partition("/")
     with options.events.open("a") as events:
         fleet = Fleet(options.kubeconfig, events, (int(index), int(processes)), young=options.young)
-        asyncio.run(fleet.run())
+        try:
+            asyncio.run(fleet.run())
+        except Exception:  # noqa: BLE001 - of any master
+            traceback.print_exc()
+            os._exit(1)  # threads of watches would keep the process
 
 
 if __name__ == "__main__":
