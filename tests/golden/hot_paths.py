@@ -66,7 +66,6 @@ def measure_cost(path: Path) -> Cost:
     """Call a path until its caches are filled, and count once."""
     for _ in range(WARM_UP):
         path()
-    gc.collect()
     gc.disable()  # a collection would call the finalizers of other tests' objects
     try:
         # The least of several, since other threads may need memory at the same time.
