@@ -5,8 +5,9 @@ The caller needs the right ``get`` on ``services/proxy``, which the API server c
 needs to be open.
 """
 
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from edl_workflows.core.backoff import Backoff
 from edl_workflows.core.exceptions import EdlError, ForbiddenError, UnavailableError
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob
 from edl_workflows.core.kubernetes import names
@@ -28,6 +30,8 @@ AT_ONCE = 8
 """Masters that are asked at the same time."""
 BATCH_SECONDS = 10.0
 """For all masters together; those that have not answered by then are not waited for."""
+PAUSES = Backoff(first=4.0, most=60.0)
+"""Before a master that gave no figures is asked again."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +47,109 @@ class Measurement:
     obstacle: str = ""
 
     @property
+    def live(self) -> bool:
+        """Whether the job's master has given them now."""
+        return self.figures is not None and not self.obstacle
+
+    @property
     def age(self) -> float:
         """Seconds since the figures of the status were measured; 0 for live ones."""
         return max(0.0, time.time() - self.figures.time) if self.figures and self.obstacle else 0.0
 
+    def show_in(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """A job's manifest: with these figures in its status if they are live, else as it is."""
+        if self.figures is None or self.obstacle:
+            return manifest
+        return _with_progress(manifest, self.figures)
+
+
+@dataclass(frozen=True)
+class _Pause:
+    """A master that gave no figures is not asked again for a while.
+
+    Attributes:
+        obstacle: why it gave none.
+        failures: how often in a row.
+        until: monotonic seconds.
+    """
+
+    obstacle: EdlError
+    failures: int
+    until: float
+
+
+class FigureReader:
+    """Reads the figures of jobs again and again. A master that gave none is asked again after a pause, which
+    doubles each time, or when the phase of its job has changed. Threads may share a reader.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._pauses: dict[tuple[str, ...], _Pause] = {}
+        self._lock = threading.Lock()
+
+    def measure(self, cluster: Cluster, jobs: Sequence[ElasticJob]) -> list[Measurement]:
+        """The figures of each job. Few masters are asked at once, and all together for a bounded time.
+
+        Raises:
+            ForbiddenError: the caller may not ask any of the masters.
+        """
+        if not jobs:
+            return []
+        paused = self._read_pauses()
+        asked = [job for job in jobs if _key(job) not in paused]
+        answers = dict(zip(map(_key, asked), _ask_masters(cluster, asked), strict=True))
+        self._note(answers)
+        results = [answers.get(_key(job)) or paused[_key(job)].obstacle for job in jobs]
+        if isinstance(results[0], ForbiddenError) and all(isinstance(r, ForbiddenError) for r in results):
+            raise results[0]
+        return [
+            Measurement(status_figures(job), str(result) or type(result).__name__)
+            if isinstance(result, EdlError)
+            else Measurement(result)
+            for job, result in zip(jobs, results, strict=True)
+        ]
+
+    def _read_pauses(self) -> dict[tuple[str, ...], _Pause]:
+        """Those that last; forgets the ones of jobs that nobody has asked for since."""
+        now = self._clock()
+        with self._lock:
+            self._pauses = {key: p for key, p in self._pauses.items() if now < p.until + PAUSES.most}
+            return {key: pause for key, pause in self._pauses.items() if now < pause.until}
+
+    def _note(self, answers: Mapping[tuple[str, ...], LiveFigures | EdlError]) -> None:
+        now = self._clock()
+        with self._lock:
+            for key, answer in answers.items():
+                before = self._pauses.pop(key, None)
+                if isinstance(answer, EdlError) and not isinstance(answer, _NotAskedError):
+                    failures = before.failures + 1 if before is not None else 1
+                    self._pauses[key] = _Pause(answer, failures, now + PAUSES.delay(failures))
+
 
 def measure_jobs(cluster: Cluster, jobs: Sequence[ElasticJob]) -> list[Measurement]:
-    """The figures of each job. Few masters are asked at once, and all together for a bounded time.
+    """The figures of each job, once.
 
     Raises:
         ForbiddenError: the caller may not ask any of the masters.
     """
+    return FigureReader().measure(cluster, jobs)
+
+
+class _NotAskedError(UnavailableError):
+    """There was no time left to ask the master."""
+
+
+def _key(job: ElasticJob) -> tuple[str, ...]:
+    metadata = job.metadata
+    return metadata.namespace or "", metadata.name, metadata.uid, str(job.status.phase)
+
+
+def _ask_masters(cluster: Cluster, jobs: Sequence[ElasticJob]) -> list[LiveFigures | EdlError]:
+    """What each master answers, or why it does not."""
     if not jobs:
         return []
     executor = ThreadPoolExecutor(min(AT_ONCE, len(jobs)), "figures")
@@ -62,21 +158,17 @@ def measure_jobs(cluster: Cluster, jobs: Sequence[ElasticJob]) -> list[Measureme
         wait(answers, BATCH_SECONDS)
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
-    obstacles = [_find_obstacle(answer) for answer in answers]
-    if isinstance(obstacles[0], ForbiddenError) and all(isinstance(o, ForbiddenError) for o in obstacles):
-        raise obstacles[0]
-    return [
-        Measurement(answer.result()) if obstacle is None else Measurement(status_figures(job), str(obstacle))
-        for job, answer, obstacle in zip(jobs, answers, obstacles, strict=True)
-    ]
+    return [_result_of(answer) for answer in answers]
 
 
-def _find_obstacle(answer: "Future[LiveFigures]") -> EdlError | None:
-    """Why there are no figures of a master; None if there are."""
+def _result_of(answer: "Future[LiveFigures]") -> LiveFigures | EdlError:
     if answer.cancelled() or not answer.done():
-        return UnavailableError(f"not read within {BATCH_SECONDS:.0f} s")
+        late = _NotAskedError if answer.cancelled() else UnavailableError
+        return late(f"not read within {BATCH_SECONDS:.0f} s")
     error = answer.exception()
-    if error is None or isinstance(error, EdlError):
+    if error is None:
+        return answer.result()
+    if isinstance(error, EdlError):
         return error
     raise error
 
@@ -123,8 +215,7 @@ def status_figures(job: ElasticJob) -> LiveFigures | None:
     )
 
 
-def show_in_status(manifest: Mapping[str, Any], figures: LiveFigures) -> dict[str, Any]:
-    """A job's manifest with these figures in its status."""
+def _with_progress(manifest: dict[str, Any], figures: LiveFigures) -> dict[str, Any]:
     measured = datetime.fromtimestamp(figures.time, UTC).isoformat(timespec="milliseconds")
     status = manifest.get("status") or {}
     progress = (status.get("progress") or {}) | {

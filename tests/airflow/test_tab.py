@@ -4,6 +4,7 @@ answer."""
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from airflow.sdk import DAG
 
 from edl_workflows.airflow.hooks.task_object import OBJECT_KEY
 from edl_workflows.airflow.tab.address import PREFIX
+from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
@@ -156,6 +158,42 @@ def test_the_document_of_a_task_and_of_a_run(job: str, cluster: Cluster, ask: As
     [known] = of_run["jobs"]
     assert {task["task_id"] for task in known["tasks"]} == {"train", "wait"}
     assert known["log"] is None
+
+
+def test_a_running_job_has_the_figures_of_its_master(
+    job: str, cluster: Cluster, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master is asked, and what it answers is newer than the status. While it does not answer, the page
+    has the figures of the status, says so, and is not slower each time."""
+    asked: list[str] = []
+    figures = {"time": time.time(), "step": 170, "speed": 2.5, "goodput": 0.5, "memory": 96.0}
+    document = figures | {
+        "records": 20,
+        "records_total": 70,
+        "records_per_second": 10,
+        "metrics": {"loss": 0.25},
+    }
+
+    def answer(_cluster: Cluster, address: client.ServiceAddress, _action: str) -> bytes:
+        asked.append(address.service)
+        if not document:
+            raise UnavailableError("no answer")
+        return json.dumps(document).encode()
+
+    monkeypatch.setattr(client, "read_service", answer)
+    [live] = ask("ann").json()["jobs"]
+    document.clear()
+    before = len(asked)
+    for _ in range(3):
+        [old] = ask("ann").json()["jobs"]
+
+    assert live["figures"] == {"live": True, "time": figures["time"], "memory": 96.0, "obstacle": ""}
+    progress = live["progress"]
+    assert (progress["step"], progress["speed"], progress["eta_seconds"]) == (170, 2.5, 5.0)
+    assert live["metrics"] == {"loss": 0.25}
+    assert (old["figures"]["live"], old["figures"]["obstacle"]) == (False, "no answer")
+    assert old["progress"]["step"] == 100
+    assert asked[before:] == [f"elasticjob-{job}-dlrover-master"]
 
 
 def test_output_of_the_program_needs_the_right_to_logs(job: str, cluster: Cluster, ask: Ask) -> None:

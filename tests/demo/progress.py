@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from edl_workflows.core.jobs.view import JobView
+from edl_workflows.pipelines.cli.jobs.listing import format_seconds
+from edl_workflows.pipelines.live import Measurement
 
 STATE_STYLES = {
     "success": "green",
@@ -19,6 +21,8 @@ STATE_STYLES = {
     "deferred": "cyan",
     "running": "blue",
 }
+FIGURES = ("step", "steps/s", "loss", "eta", "goodput", "memory", "figures")
+"""The figures of a job that are shown, as `edl top` does."""
 LINE_SECONDS = 10.0
 """Without a terminal, the shortest interval between two lines with a job's numbers. Changes of state are
 always printed."""
@@ -45,12 +49,20 @@ def task_states(instances: Iterable[dict[str, Any]]) -> tuple[TaskState, ...]:
 
 
 @dataclass(frozen=True)
+class JobState:
+    """A job, and its newest figures: of one that runs, those of its master."""
+
+    view: JobView
+    measured: Measurement
+
+
+@dataclass(frozen=True)
 class Moment:
     """Everything that is shown at one moment; `seconds` is the time since the start of the demo."""
 
     seconds: float
     tasks: dict[str, tuple[TaskState, ...]]
-    jobs: tuple[JobView, ...]
+    jobs: tuple[JobState, ...]
     note: str = ""
 
 
@@ -119,10 +131,12 @@ class LineDisplay:
                     moment, f"{dag_id}.{task.task_id}", task.state, f"{dag_id}.{task.task_id}: {task.state}"
                 )
         for job in moment.jobs:
-            key, state = f"{job.kind} {job.name}", f"{job.phase}  {_replicas(job)}"
-            if not job.phase.final and moment.seconds - self._printed_at.get(key, 0.0) >= LINE_SECONDS:
+            view = job.view
+            key, state = f"{view.kind} {view.name}", f"{view.phase}  {_replicas(view)}"
+            if not view.phase.final and moment.seconds - self._printed_at.get(key, 0.0) >= LINE_SECONDS:
                 self._printed_states.pop(key, None)
-            self._print_change(moment, key, state, f"{key}: {state}  step {job.progress.step}  {_speed(job)}")
+            figures = "  ".join(f"{name} {text}" for name, text in _figures(job).items() if text)
+            self._print_change(moment, key, state, f"{key}: {state}  {figures}")
 
     def _print_change(self, moment: Moment, key: str, state: str, line: str) -> None:
         if self._printed_states.get(key) == state:
@@ -146,19 +160,13 @@ def _task_table(dag_id: str, tasks: tuple[TaskState, ...]) -> Table:
     return table
 
 
-def _job_table(jobs: tuple[JobView, ...]) -> Table:
+def _job_table(jobs: tuple[JobState, ...]) -> Table:
     table = Table(title="Jobs", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
-    for name in ("name", "phase", "ready", "step", "speed", "records"):
-        table.add_column(name)
+    for name in ("name", "phase", "ready", *FIGURES):
+        table.add_column(name, justify="right" if name in FIGURES[:-1] else "left")
     for job in jobs:
-        table.add_row(
-            job.name,
-            str(job.phase),
-            _replicas(job),
-            str(job.progress.step),
-            _speed(job),
-            str(job.progress.records),
-        )
+        view = job.view
+        table.add_row(view.name, str(view.phase), _replicas(view), *_figures(job).values())
     return table
 
 
@@ -167,5 +175,25 @@ def _replicas(job: JobView) -> str:
     return " ".join(f"{role} {n.ready}/{n.desired}" for role, n in roles) or "no nodes"
 
 
-def _speed(job: JobView) -> str:
-    return f"{job.progress.speed:.1f} steps/s"
+def _figures(job: JobState) -> dict[str, str]:
+    """The texts of `FIGURES`; "" where a job has none."""
+    figures = job.measured.figures
+    if figures is None:
+        return dict.fromkeys(FIGURES, "")
+    left = None if job.view.phase.final else figures.seconds_left
+    texts = (
+        str(figures.step),
+        f"{figures.speed:.1f}",
+        "" if figures.loss is None else f"{figures.loss:.3g}",
+        "" if left is None else format_seconds(left),
+        f"{figures.goodput:.0%}",
+        "" if figures.memory is None else f"{figures.memory:.0f} MiB",
+        _origin(job),
+    )
+    return dict(zip(FIGURES, texts, strict=True))
+
+
+def _origin(job: JobState) -> str:
+    if job.view.phase.final:
+        return "last"
+    return f"{format_seconds(job.measured.age)} old" if job.measured.obstacle else "live"

@@ -16,16 +16,17 @@ from rich.console import Console
 
 from edl_workflows.core.exceptions import StageTimeoutError, UnavailableError
 from edl_workflows.core.jobs.elastic_job.kind import ELASTIC_JOBS
+from edl_workflows.core.jobs.elastic_job.model import ElasticJob
 from edl_workflows.core.jobs.kinds import kind_of
 from edl_workflows.core.jobs.scale_plan.model import ScalePlan
-from edl_workflows.core.jobs.view import JobView
 from edl_workflows.pipelines import timeline
+from edl_workflows.pipelines.live import FigureReader, Measurement, status_figures
 from edl_workflows.runtime.kube import client, resources
 from edl_workflows.runtime.kube.connect import Cluster
 from tests.demo import report
 from tests.demo.airflow import Airflow
 from tests.demo.processes import Child
-from tests.demo.progress import Display, Moment, TaskState, choose_display, task_states
+from tests.demo.progress import Display, JobState, Moment, TaskState, choose_display, task_states
 
 TRAIN_DAG = "example_elastic_training"
 RETRAIN_DAG = "example_retrain_on_data"
@@ -142,6 +143,7 @@ class _Watcher:
         self._pipelines = pipelines
         self._screen = screen
         self._begun = begun
+        self._reader = FigureReader()
         self._samples: defaultdict[str, list[timeline.TimelineSample]] = defaultdict(list)
 
     def follow(self) -> tuple[report.DemoResult, list[timeline.Timeline]]:
@@ -153,8 +155,9 @@ class _Watcher:
         while time.monotonic() - started < RUN_SECONDS:
             self._airflow.check()
             runs, tasks = self._runs(run_id)
-            jobs = self._jobs()
-            self._screen.show(Moment(time.monotonic() - self._begun, tasks, jobs, note="the pipeline runs"))
+            states = self._jobs()
+            jobs = [state.view for state in states]
+            self._screen.show(Moment(time.monotonic() - self._begun, tasks, states, note="the pipeline runs"))
             if "failed" in runs.values() or runs.get(last) == "success":
                 plans = self._plans()
                 seconds = time.monotonic() - started
@@ -175,18 +178,26 @@ class _Watcher:
         runs.setdefault(self._pipelines[0], f"unknown run {run_id}")
         return runs, tasks
 
-    def _jobs(self) -> tuple[JobView, ...]:
+    def _jobs(self) -> tuple[JobState, ...]:
+        """The jobs; those that run with the figures of their masters."""
         kind = kind_of(ELASTIC_JOBS.api.kind)
         listed = client.list_objects(self._cluster, resources.Scope(resources.ELASTIC_JOBS, NAMESPACE))
-        views = tuple(kind.view_stored(item) for item in listed.items)
-        for view in views:
-            if not (
-                view.phase.final
-                and self._samples[view.name]
-                and self._samples[view.name][-1].phase == view.phase
-            ):
-                self._samples[view.name].append(timeline.sample_job(view, time.time()))
-        return views
+        jobs = [ElasticJob.read_stored(item)[0] for item in listed.items]
+        running = [job for job in jobs if job.status.phase is not None and not job.status.phase.final]
+        answers = iter(self._reader.measure(self._cluster, running))
+        measured = [
+            next(answers) if job in running else Measurement(status_figures(job), "the job does not run")
+            for job in jobs
+        ]
+        states = tuple(
+            JobState(kind.view_stored(figures.show_in(item)), figures)
+            for item, figures in zip(listed.items, measured, strict=True)
+        )
+        for view in (state.view for state in states):
+            samples = self._samples[view.name]
+            if not (view.phase.final and samples and samples[-1].phase == view.phase):
+                samples.append(timeline.sample_job(view, time.time()))
+        return states
 
     def _plans(self) -> list[ScalePlan]:
         scope = resources.Scope(resources.SCALE_PLANS, NAMESPACE)

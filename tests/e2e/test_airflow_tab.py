@@ -187,7 +187,8 @@ def number_of_steps(browser: Browser) -> int:
 def test_a_training_is_watched_and_its_plan_approved(
     airflow: Airflow, cluster: Cluster, browser: Browser, folder: Path
 ) -> None:
-    """The extra link leads to the tab, and the step advances without a click. An approved plan becomes a
+    """The extra link leads to the tab, and the step, which the job's master gives, advances without a click.
+    An approved plan becomes a
     ScalePlan, and the second worker appears. The tab of the run shows the same job until it ends."""
     run_id = airflow.trigger("training", {})
     task = f"/dags/training/dagRuns/{run_id}/taskInstances/train"
@@ -202,6 +203,8 @@ def test_a_training_is_watched_and_its_plan_approved(
     browser.until("document.querySelector('.edl [data-phase=Running] .progress strong')")
     before = number_of_steps(browser)
     eventually(lambda: number_of_steps(browser) > before, "progress on the page")
+    browser.until("document.querySelector('.edl header .chip.good')?.innerText === 'live'")
+    browser.until("document.querySelector('.edl .figures').innerText.includes('Memory')")
     browser.until("document.querySelectorAll('.edl-chart path.line').length >= 3")
     browser.until("document.querySelector('.edl pre')?.innerText.includes('loss')")
     client.patch_status(cluster, ELASTIC_JOBS, "recommender", {"autoscaling": PROPOSAL}, "default")

@@ -15,6 +15,7 @@ from edl_workflows.airflow.tab.document import (
     ChangeDocument,
     ChangeStepDocument,
     CheckpointDocument,
+    FiguresDocument,
     GoodputDocument,
     JobDocument,
     PointDocument,
@@ -40,6 +41,7 @@ from edl_workflows.core.jobs.view import JobView, Progress
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol.metrics import select_evenly
 from edl_workflows.pipelines import timeline
+from edl_workflows.pipelines.live import Measurement
 from edl_workflows.pipelines.waiting.advised_change import AdvisedChange
 from edl_workflows.services.brain.observations import describe_changes
 from edl_workflows.services.brain.page.messages import JobAnswer
@@ -171,13 +173,32 @@ def add_history(document: JobDocument, history: JobDocument) -> JobDocument:
     return document.model_copy(update={"points": select_evenly(points, MAX_POINTS), "plans": plans})
 
 
+def add_figures(document: JobDocument, measured: Measurement) -> JobDocument:
+    """The document of a running job with the origin of its figures, and with those that its status has only
+    older or not at all. Its progress is already that of the master."""
+    figures = measured.figures
+    origin = FiguresDocument(
+        live=measured.live,
+        time=figures.time if figures is not None else None,
+        memory=figures.memory if figures is not None else None,
+        obstacle=measured.obstacle,
+    )
+    changed: dict[str, object] = {"figures": origin}
+    if figures is not None and measured.live and document.goodput is not None:
+        changed["goodput"] = document.goodput.model_copy(update={"ratio": figures.goodput})
+    return document.model_copy(update=changed)
+
+
 def without_output(document: JobDocument) -> JobDocument:
-    """The document without its messages, which quote the last lines that a failed program printed."""
+    """The document without its messages, which quote the last lines that a failed program printed, or what a
+    program behind the master's Service answered."""
+    figures = document.figures
     recent = [restart.model_copy(update={"message": ""}) for restart in document.restarts.recent]
     return document.model_copy(
         update={
             "message": "",
             "warnings": [],
+            "figures": None if figures is None else figures.model_copy(update={"obstacle": ""}),
             "restarts": document.restarts.model_copy(update={"recent": recent}),
             "plans": [plan.model_copy(update={"message": ""}) for plan in document.plans],
         }

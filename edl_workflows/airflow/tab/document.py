@@ -46,6 +46,22 @@ class ProgressDocument(Message):
     records_per_second: float = 0.0
 
 
+class FiguresDocument(Message):
+    """Where the newest figures of a running ElasticJob come from.
+
+    Attributes:
+        live: whether its master has given them now; otherwise they are those of its status.
+        time: when they were measured; None if there are none yet.
+        memory: of all training pods, in MiB; None if unknown.
+        obstacle: why the master has not given them; "" if it has.
+    """
+
+    live: bool
+    time: float | None = None
+    memory: float | None = None
+    obstacle: Text = ""
+
+
 class RoleDocument(Message):
     """Counts of one role."""
 
@@ -208,6 +224,7 @@ class JobDocument(Message):
         tasks: the tasks of the run that work on it.
         dashboard: URL of the job in the dashboard of the connection; "" for none.
         may_edit: whether the user may approve and reject its plans.
+        figures: None for jobs that are not running, and for those of other kinds.
         metrics: the newest values that the program reported, by name.
         points: oldest first.
         plans: newest first.
@@ -230,6 +247,7 @@ class JobDocument(Message):
     started: float | None = None
     finished: float | None = None
     progress: ProgressDocument = ProgressDocument()
+    figures: FiguresDocument | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
     roles: list[RoleDocument] = Field(default_factory=list)
     points: list[PointDocument] = Field(default_factory=list)

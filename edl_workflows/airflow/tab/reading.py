@@ -9,19 +9,26 @@ from edl_workflows.airflow.hooks.elastic_job import ConnectionSettings, ElasticJ
 from edl_workflows.airflow.hooks.task_owner import engine_of
 from edl_workflows.airflow.tab import brain_history
 from edl_workflows.airflow.tab.decisions import read_plans
-from edl_workflows.airflow.tab.describe import add_history, describe_history, describe_job, without_output
+from edl_workflows.airflow.tab.describe import (
+    add_figures,
+    add_history,
+    describe_history,
+    describe_job,
+    without_output,
+)
 from edl_workflows.airflow.tab.document import MAX_LOG_LINES, JobDocument, LogDocument
 from edl_workflows.airflow.tab.task_jobs import TaskWork, connection_of, dag_of_job
 from edl_workflows.core.exceptions import EdlError, ForbiddenError, NotFoundError
 from edl_workflows.core.jobs import kinds, manifests
 from edl_workflows.core.jobs.elastic_job.model import KIND as ELASTIC_JOB
-from edl_workflows.core.jobs.elastic_job.model import ElasticJob
+from edl_workflows.core.jobs.elastic_job.model import ElasticJob, ElasticJobPhase
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.scale_plan.model import KIND as SCALE_PLAN
 from edl_workflows.core.jobs.scale_plan.model import ScalePlan
 from edl_workflows.core.kubernetes import pod_state
 from edl_workflows.core.protocol.log_lines import render_own_line
 from edl_workflows.core.protocol.reported_text import escape_controls
+from edl_workflows.pipelines.live import FigureReader, Measurement, status_figures
 from edl_workflows.pipelines.waiting.training_logs import choose_pods
 from edl_workflows.runtime.kube import client, logs
 from edl_workflows.runtime.kube.connect import CallPolicy, Cluster
@@ -36,6 +43,8 @@ DOCUMENT_SECONDS = 20.0
 """Time after which no further job is read. The page requests the data again later, and Airflow serves few
 requests at a time."""
 CALL_POLICY = CallPolicy(attempts=2, retry_seconds=5.0, read_seconds=10.0)
+_SERVED = {ElasticJobPhase.RUNNING, ElasticJobPhase.SCALING, ElasticJobPhase.RESTARTING}
+"""The phases in which a job has a master that trains it."""
 CLIENT_SECONDS = 300.0
 """How long a connection to a cluster is reused; it is limited because credentials may change."""
 
@@ -69,9 +78,14 @@ class FoundJob:
 
 
 class Clusters:
-    """Connections to clusters, shared by all requests."""
+    """Connections to clusters, shared by all requests.
+
+    Attributes:
+        figures: asks the masters of jobs.
+    """
 
     def __init__(self) -> None:
+        self.figures = FigureReader()
         self._lock = threading.Lock()
         self._open: dict[str, tuple[float, Cluster]] = {}
 
@@ -169,9 +183,7 @@ class JobReader:
         if job.manifest is None:
             document = self._read_former(job)
         else:
-            elastic = ElasticJob.read_stored(job.manifest)[0] if job.kind.model is ElasticJob else None
-            plans = _try_plans(job, notes) if elastic is not None else []
-            document = describe_job(job.kind.view_stored(job.manifest), elastic, plans, time.time())
+            document = self._describe_present(job, job.manifest, notes)
             document = self._with_history(job, document, notes)
         extra: dict[str, object] = {
             "dashboard": job.hook.link(job.kind.name, job.namespace, job.name),
@@ -183,6 +195,28 @@ class JobReader:
         elif with_logs and job.manifest is not None:
             extra["log"] = read_last_lines(job)
         return document.model_copy(update=extra)
+
+    def _describe_present(self, job: FoundJob, manifest: Object, notes: list[str]) -> JobDocument:
+        """A job that the cluster has, with the figures of its master, if it runs."""
+        if job.kind.model is not ElasticJob:
+            return describe_job(job.kind.view_stored(manifest), None, (), time.time())
+        elastic, plans = ElasticJob.read_stored(manifest)[0], _try_plans(job, notes)
+        measured = self._measure(job.cluster, elastic)
+        if measured is None:
+            return describe_job(job.kind.view_stored(manifest), elastic, plans, time.time())
+        newest = measured.show_in(manifest)
+        elastic = ElasticJob.read_stored(newest)[0]
+        document = describe_job(job.kind.view_stored(newest), elastic, plans, time.time())
+        return add_figures(document, measured)
+
+    def _measure(self, cluster: Cluster, job: ElasticJob) -> Measurement | None:
+        """None for a job that no master serves now."""
+        if job.status.phase not in _SERVED:
+            return None
+        try:
+            return self._clusters.figures.measure(cluster, [job])[0]
+        except ForbiddenError as error:
+            return Measurement(status_figures(job), str(error))
 
     def _read_former(self, job: FoundJob) -> JobDocument:
         """The Brain's data on a job that was deleted."""

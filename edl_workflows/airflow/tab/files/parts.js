@@ -15,7 +15,17 @@ const CAUSES = {
 
 const lossFirst = (names) => names.sort((a, b) => (b === "loss") - (a === "loss") || a.localeCompare(b));
 
+const memory = (mebibytes) => (mebibytes < 1024 ? [number(mebibytes), "MiB"] : [number(mebibytes / 1024), "GiB"]);
+
 export const Phase = ({ phase }) => h("span", { className: `chip ${LOOKS[phase] || "busy"}` }, phase);
+
+/** Where the figures come from: the job's master, or its status, which is older. */
+export function Origin({ figures, now }) {
+  if (!figures) return null;
+  if (figures.live) return h("span", { className: "chip good", title: "The job's master gave these figures just now." }, "live");
+  const age = figures.time == null ? "no figures yet" : `figures ${duration(now - figures.time)} old`;
+  return h("span", { className: "chip wait", title: figures.obstacle }, age);
+}
 
 export function Progress({ job }) {
   const { step, steps_total: total, records, records_total: all, fraction, eta_seconds: eta } = job.progress;
@@ -38,6 +48,7 @@ export function Figures({ job, now }) {
     job.progress.records_per_second ? ["Data", number(job.progress.records_per_second), "records/s"] : null,
     roles && !job.finished ? ["Nodes ready", `${number(count("ready"))} of ${number(count("desired"))}`, roles] : null,
     ...lossFirst(Object.keys(job.metrics)).slice(0, 3).map((name) => [name, number(job.metrics[name]), ""]),
+    job.figures?.memory ? ["Memory", ...memory(job.figures.memory)] : null,
     job.goodput ? ["Goodput", percent(job.goodput.ratio), ""] : null,
     ["Restarts", number(job.restarts.total), ""],
     ["Checkpoint", saved ? `step ${number(saved.step)}` : "none", saved?.time ? moment(saved.time, now) : ""],

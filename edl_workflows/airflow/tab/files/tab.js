@@ -3,7 +3,7 @@
 
 import { addStyle } from "./style.js";
 import { clock } from "./format.js";
-import { Charts, Checkpoints, Figures, Log, Phase, Plans, Progress, Proposal, Restarts, TimeByCause } from "./parts.js";
+import { Charts, Checkpoints, Figures, Log, Origin, Phase, Plans, Progress, Proposal, Restarts, TimeByCause } from "./parts.js";
 
 const { createElement: h, useCallback, useEffect, useState } = globalThis.React;
 
@@ -70,7 +70,7 @@ function Job({ job, now, decide, ofRun }) {
   return h("article", { "data-job": job.name, "data-phase": job.phase },
     h("header", null,
       h("h2", null, h("span", { className: "quiet" }, `${job.kind} ${job.namespace}/`), job.name),
-      h(Phase, { phase: job.phase }),
+      h(Phase, { phase: job.phase }), h(Origin, { ...job, now }),
       job.source === "brain" ? h("span", { className: "chip" }, "deleted; from Brain") : null,
       h("span", { className: "end" },
         ofRun ? h("span", null, job.tasks.map((task) => task.map_index < 0 ? task.task_id : `${task.task_id}[${task.map_index}]`).join(", ")) : null,

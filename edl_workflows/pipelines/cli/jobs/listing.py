@@ -101,14 +101,14 @@ def with_live_figures(cluster: "Cluster", jobs: Sequence[ListedJob]) -> list[Lis
     """
     from edl_workflows.core.jobs.elastic_job.kind import ELASTIC_JOB
     from edl_workflows.core.jobs.elastic_job.model import ElasticJob
-    from edl_workflows.pipelines.live import measure_jobs, show_in_status
+    from edl_workflows.pipelines.live import measure_jobs
 
     asked = [job for job in jobs if job.view.kind == ELASTIC_JOB.name and not job.view.phase.final]
     measured = measure_jobs(cluster, [ElasticJob.read_stored(job.manifest)[0] for job in asked])
     newer = {
-        job.view.uid: show_in_status(job.manifest, measurement.figures)
+        job.view.uid: measurement.show_in(job.manifest)
         for job, measurement in zip(asked, measured, strict=True)
-        if measurement.figures is not None and not measurement.obstacle
+        if measurement.live
     }
     return [
         ListedJob(newer[job.view.uid], ELASTIC_JOB.view_stored(newer[job.view.uid]))

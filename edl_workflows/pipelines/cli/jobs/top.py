@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic.alias_generators import to_camel
 
 from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.core.protocol.reported_text import escape_controls
@@ -17,7 +18,7 @@ from edl_workflows.pipelines.cli.output import Table, emit, is_terminal, open_sc
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edl_workflows.pipelines.live import Measurement
+    from edl_workflows.pipelines.live import FigureReader, Measurement
     from edl_workflows.runtime.kube.connect import Cluster
 
 app = typer.Typer(no_args_is_help=True)
@@ -88,6 +89,7 @@ def top(
     them now. The masters are asked through the API server's service proxy, which needs the right `get` on
     `services/proxy`. If a master can't be reached, the figures of the job's status are shown, with their age.
     """
+    from edl_workflows.pipelines.live import FigureReader
     from edl_workflows.runtime.kube.resources import ALL_NAMESPACES
 
     cluster = target.connect()
@@ -96,19 +98,19 @@ def top(
         _refresh(watched, interval)
         return
     jobs = watched.list()
-    measured = _measure(cluster, jobs)
+    measured = _measure(cluster, jobs, FigureReader())
     data = [_as_data(job, m) for job, m in zip(jobs, measured, strict=True)]
     emit(output, data[0] if name else data, _table(jobs, measured, all_namespaces=all_namespaces))
 
 
-def _measure(cluster: "Cluster", jobs: Sequence[ListedJob]) -> "list[Measurement]":
+def _measure(cluster: "Cluster", jobs: Sequence[ListedJob], reader: "FigureReader") -> "list[Measurement]":
     """The figures of each job: of one that has ended, those of its status."""
     from edl_workflows.core.jobs.elastic_job.model import ElasticJob
-    from edl_workflows.pipelines.live import Measurement, measure_jobs, status_figures
+    from edl_workflows.pipelines.live import Measurement, status_figures
 
     stored = [ElasticJob.read_stored(job.manifest)[0] for job in jobs]
     running = [not job.view.phase.final for job in jobs]
-    answers = iter(measure_jobs(cluster, [job for job, runs in zip(stored, running, strict=True) if runs]))
+    answers = iter(reader.measure(cluster, [job for job, runs in zip(stored, running, strict=True) if runs]))
     return [
         next(answers) if runs else Measurement(status_figures(job), "the job has ended")
         for job, runs in zip(stored, running, strict=True)
@@ -117,14 +119,17 @@ def _measure(cluster: "Cluster", jobs: Sequence[ListedJob]) -> "list[Measurement
 
 def _refresh(watched: _Watched, interval: float) -> None:
     """Show the jobs until Ctrl-C, or until the only one has ended. Only the masters of jobs that the screen
-    has room for are asked."""
+    has room for are asked, and those that don't answer less often."""
+    from edl_workflows.pipelines.live import FigureReader
+
+    reader = FigureReader()
     listed, jobs = float("-inf"), list[ListedJob]()
     with open_screen() as screen:
         while True:
             if time.monotonic() - listed >= LIST_SECONDS:
                 jobs, listed = watched.list(), time.monotonic()
             shown = jobs[: max(1, screen.console.height - FRAME_LINES)]
-            measured = _measure(watched.cluster, shown)
+            measured = _measure(watched.cluster, shown, reader)
             if watched.name is not None and measured[0].obstacle and listed < time.monotonic() - interval:
                 listed = float("-inf")  # its master may be gone because it has ended
             table = _table(shown, measured, all_namespaces=not watched.namespace)
@@ -190,8 +195,10 @@ def _format_memory(mebibytes: float) -> str:
 
 def _as_data(job: ListedJob, measurement: "Measurement") -> dict[str, Any]:
     """A job for programs. Its figures are null if neither its master nor its status has any."""
-    figures = measurement.figures
-    measured = None if figures is None else figures.model_dump() | {"seconds_left": figures.seconds_left}
+    figures, measured = measurement.figures, None
+    if figures is not None:
+        numbers = figures.model_dump() | {"seconds_left": figures.seconds_left}
+        measured = {to_camel(name): number for name, number in numbers.items()}
     return {
         "namespace": job.view.namespace,
         "name": job.view.name,

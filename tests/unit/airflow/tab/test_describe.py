@@ -8,16 +8,19 @@ import pytest
 
 from edl_workflows.airflow.tab.describe import (
     REJECTED_ANNOTATION,
+    add_figures,
     add_history,
     describe_history,
     describe_job,
     find_proposal,
     without_output,
 )
-from edl_workflows.airflow.tab.document import MAX_PLANS, MAX_POINTS, MAX_TEXT, JobDocument
+from edl_workflows.airflow.tab.document import MAX_PLANS, MAX_POINTS, MAX_TEXT, FiguresDocument, JobDocument
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob
 from edl_workflows.core.jobs.kinds import kind_of
 from edl_workflows.core.jobs.scale_plan.model import ScalePlan
+from edl_workflows.core.protocol.training import LiveFigures
+from edl_workflows.pipelines.live import Measurement
 from edl_workflows.services.brain.page.messages import JobAnswer
 from tests.airflow.support import elastic_job
 from tests.cases.kinds import KIND_CASES
@@ -69,6 +72,25 @@ def test_without_output_only_the_messages_are_missing() -> None:
     assert "hunter2" not in limited.model_dump_json()
     assert restored == full
     assert limited.restarts.counts == {"error": 1}
+
+
+def test_the_figures_of_a_master_are_newer_than_the_status() -> None:
+    """Goodput and memory come from the master, too; those that it has not given leave the status' figures,
+    with their time and the obstacle. Who may not see output does not see the obstacle either."""
+    document = describe(crowded_status(NOW))
+    figures = LiveFigures(time=NOW.timestamp(), goodput=0.9, memory=512.0)
+
+    live = add_figures(document, Measurement(figures))
+    old = add_figures(document, Measurement(figures, "its master said hunter2"))
+    none = add_figures(document, Measurement(None, "no answer"))
+
+    assert live.figures == FiguresDocument(live=True, time=NOW.timestamp(), memory=512.0)
+    assert (live.goodput and live.goodput.ratio, old.goodput and old.goodput.ratio) == (0.9, 0.83)
+    assert old.figures is not None
+    assert (old.figures.live, old.figures.obstacle) == (False, "its master said hunter2")
+    assert none.figures == FiguresDocument(live=False, obstacle="no answer")
+    assert "hunter2" not in without_output(old).model_dump_json()
+    assert without_output(live).figures == live.figures
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from urllib3.response import HTTPResponse
 
-from edl_workflows.core.exceptions import ForbiddenError
+from edl_workflows.core.exceptions import ForbiddenError, UnavailableError
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob
 from edl_workflows.core.protocol.training import LiveFigures
 from edl_workflows.pipelines import live
@@ -101,7 +101,9 @@ def test_json_has_the_numbers(edl_alone: Edl, cluster: Cluster, masters: Masters
     assert shown == [json.loads(edl_alone("top", "a", "-o", "json")[1])]
     assert shown[0]["live"]
     assert shown[0]["figures"]["metrics"] == {"loss": 0.25, "accuracy": 0.5}
-    assert shown[0]["figures"]["seconds_left"] == 60.0
+    assert shown[0]["figures"]["secondsLeft"] == 60.0
+    assert shown[0]["figures"]["recordsPerSecond"] == 100.0
+    assert not [name for name in shown[0]["figures"] if "_" in name]
 
 
 @pytest.mark.parametrize(
@@ -187,6 +189,88 @@ def test_few_masters_are_asked_at_once(
     assert len(measured) == len(jobs)
     assert all(m.obstacle and m.figures is None for m in measured)
     assert len(asked) <= live.AT_ONCE
+
+
+def test_a_master_that_does_not_answer_is_asked_less_and_less(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refresh does not wait again for a master that has just been silent, and others are asked each time.
+    A master that answers, or whose job has another phase, is asked at once."""
+    asked, now, silent = list[str](), [0.0], {"a"}
+
+    def answer(_cluster: Cluster, address: client.ServiceAddress, _action: str) -> bytes:
+        name = address.service.removeprefix("elasticjob-").removesuffix("-dlrover-master")
+        asked.append(name)
+        if name in silent:
+            raise UnavailableError("no answer")
+        return json.dumps(FIGURES).encode()
+
+    monkeypatch.setattr(client, "read_service", answer)
+    jobs = [ElasticJob.parse(elastic_job(name)) for name in ("a", "b")]
+    reader = live.FigureReader(clock=lambda: now[0])
+
+    def refresh(seconds: int) -> dict[str, list[int]]:
+        """Which masters are asked at which second."""
+        asked_at: dict[str, list[int]] = {"a": [], "b": []}
+        for second in range(seconds):
+            now[0] = float(second)
+            first, other = reader.measure(cluster, jobs)
+            assert (first.live, other.live, first.obstacle) == (False, True, "no answer")
+            for name in asked:
+                asked_at[name].append(second)
+            asked.clear()
+        return asked_at
+
+    assert refresh(30) == {"a": [0, 4, 12, 28], "b": list(range(30))}
+    running = jobs[0].model_copy(update={"status": jobs[0].status.model_copy(update={"phase": "Running"})})
+    reader.measure(cluster, [running])
+    assert asked.pop() == "a"
+    silent.clear()
+    now[0] = 60.0
+    for _ in range(2):
+        assert [measured.live for measured in reader.measure(cluster, jobs)] == [True, True]
+    assert sorted(asked) == ["a", "a", "b", "b"]
+
+
+def test_a_refusal_is_remembered(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who may ask no master is refused each time, though the API server is asked only once."""
+    asked = list[str]()
+
+    def refuse(_cluster: Cluster, address: client.ServiceAddress, _action: str) -> bytes:
+        asked.append(address.service)
+        raise ForbiddenError("not yours")
+
+    monkeypatch.setattr(client, "read_service", refuse)
+    reader = live.FigureReader(clock=lambda: 0.0)
+    jobs = [ElasticJob.parse(elastic_job("a"))]
+    for _ in range(3):
+        with pytest.raises(ForbiddenError):
+            reader.measure(cluster, jobs)
+    assert len(asked) == 1
+
+
+def test_masters_that_were_not_asked_in_time_get_no_pause(
+    cluster: Cluster, masters: Masters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Masters that hang use up the time for all. The others are asked at the next refresh."""
+    released, hang = threading.Event(), {f"job-{n}" for n in range(live.AT_ONCE)}
+
+    def answer(_cluster: Cluster, address: client.ServiceAddress, _action: str) -> bytes:
+        if address.service.removeprefix("elasticjob-").removesuffix("-dlrover-master") in hang:
+            released.wait(60)
+        return json.dumps(FIGURES).encode()
+
+    monkeypatch.setattr(client, "read_service", answer)
+    monkeypatch.setattr(live, "BATCH_SECONDS", 0.3)
+    jobs = [ElasticJob.parse(elastic_job(f"job-{n}")) for n in range(live.AT_ONCE + 3)]
+    reader = live.FigureReader(clock=lambda: 0.0)
+    try:
+        assert not any(measured.live for measured in reader.measure(cluster, jobs))
+        monkeypatch.setattr(live, "BATCH_SECONDS", 60.0)
+        second = reader.measure(cluster, jobs)
+    finally:
+        released.set()
+    assert [measured.live for measured in second] == [False] * live.AT_ONCE + [True] * 3
 
 
 def test_masters_that_may_be_asked_are_asked(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
