@@ -135,8 +135,8 @@ class LineDisplay:
             key, state = f"{view.kind} {view.name}", f"{view.phase}  {_replicas(view)}"
             if not view.phase.final and moment.seconds - self._printed_at.get(key, 0.0) >= LINE_SECONDS:
                 self._printed_states.pop(key, None)
-            figures = "  ".join(f"{name} {text}" for name, text in _figures(job).items() if text)
-            self._print_change(moment, key, state, f"{key}: {state}  {figures}")
+            figures = [f"{name} {text}" for name, text in _figures(job).items() if text]
+            self._print_change(moment, key, state, "  ".join([f"{key}: {state}", *figures]))
 
     def _print_change(self, moment: Moment, key: str, state: str, line: str) -> None:
         if self._printed_states.get(key) == state:

@@ -1,6 +1,7 @@
 """The expected counts of a steady job's cost, and the gate: what costs more fails.
 
-Counts do not depend on the machine's speed. `expected.json` has them a minute; it is changed on purpose only.
+Counts do not depend on the machine's speed. `expected.json` has them a job and minute; it is changed on
+purpose only.
 """
 
 import json
@@ -11,11 +12,11 @@ from edl_workflows.core.write_budget import PROGRESS_SECONDS, WRITES_PER_SECOND,
 
 TOLERANCE = 0.2
 """By how much a count may be above the expected one."""
+LEAST = 0.6
+"""The part of the expected count below which it needs to be recorded anew, or something was not measured."""
 SLACK = 0.05
-"""A count a job and minute that is no excess: single events at the edges of the time that is counted."""
+"""A count a job and minute that is no fault: single events at the edges of the time that is counted."""
 _FILE = Path(__file__).with_name("expected.json")
-
-
 _OF_PROGRESS = ("status writes", "watch events of a waiter")
 """Counts that become fewer where many jobs share the budget of progress."""
 
@@ -27,12 +28,16 @@ def read_expected(jobs: int) -> dict[str, float]:
     return {name: count * (share if name in _OF_PROGRESS else 1) for name, count in counts.items()}
 
 
-def find_excesses(counts: Mapping[str, float], jobs: int) -> list[str]:
-    """A line for each count that is too large; one that is not expected is expected to be 0."""
+def find_faults(counts: Mapping[str, float], jobs: int) -> list[str]:
+    """A line for each count that is too large or too small; one that is not expected is expected to be 0."""
     expected = read_expected(jobs)
-    most = {name: max(expected.get(name, 0.0) * (1 + TOLERANCE), SLACK) for name in counts}
     return [
-        f"{name}: {count} a job and minute; at most {most[name]:.3f} ({expected.get(name, 0.0)} + 20 %)"
+        f"{name}: {count} a job and minute; {least:.3f} to {most:.3f} ({expected.get(name, 0.0)} + 20 %)"
         for name, count in counts.items()
-        if count > most[name]
+        for least, most in [_range_of(expected.get(name, 0.0))]
+        if not least <= count <= most
     ]
+
+
+def _range_of(expected: float) -> tuple[float, float]:
+    return max(0.0, expected * LEAST - SLACK), max(expected * (1 + TOLERANCE), SLACK)

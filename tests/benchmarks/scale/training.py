@@ -59,10 +59,12 @@ class SyntheticTraining:
     Args:
         master: of the job.
         on_step: called when a step was reported that somebody waits for.
+        rarer: how many times less often messages come than those of a real training.
     """
 
-    def __init__(self, master: Master, on_step: OnStep) -> None:
+    def __init__(self, master: Master, on_step: OnStep, rarer: float = 1.0) -> None:
         self._master = master
+        self._rarer = rarer
         self._state = master.state
         self._on_step = on_step
         self._calls = DataCalls(master)
@@ -88,22 +90,23 @@ class SyntheticTraining:
 
     async def run(self) -> None:
         """Train until cancelled."""
-        await asyncio.sleep(random.uniform(0, REPORT_SECONDS))
+        await asyncio.sleep(random.uniform(0, REPORT_SECONDS * self._rarer))
         beat = 0.0
         while True:
-            if time.monotonic() - beat >= HEARTBEAT_SECONDS:
+            if time.monotonic() - beat >= HEARTBEAT_SECONDS * self._rarer:
                 beat = time.monotonic()
                 self._beat()
             await self._report()
             if not self._state.settings.collective:
                 await self._consume()
-            await asyncio.sleep(REPORT_SECONDS)
+            await asyncio.sleep(REPORT_SECONDS * self._rarer)
 
     def _join(self) -> None:
-        """Each node whose pod runs registers; once a version is prepared, its processes are ready."""
+        """Each node whose pod runs registers, or each node where there are no pods; once a version is
+        prepared, its processes are ready."""
         state, change = self._state, self._state.versions.change
         for node in list(state.nodes):
-            if node.status is not NodeStatus.RUNNING:
+            if node.status is not NodeStatus.RUNNING and state.watches_pods:
                 continue
             if not node.registered:
                 joins = Registration(node=node.ref, rank=node.rank, incarnation=_INCARNATION)
