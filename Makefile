@@ -195,7 +195,7 @@ bench-mixed: $(READY)  ## On a real API server: 1,000 jobs of all kinds; request
 	$(BIN)/python -m tests.benchmarks.bench_mixed
 
 bench-scale: $(READY)  ## On a real API server: what 1,000 running jobs cost it, etcd and the controller; JOBS= MINUTES= (root, Go; 40 min)
-	$(BIN)/python -m tests.benchmarks.bench_scale --jobs $(or $(JOBS),1000) --minutes $(or $(MINUTES),30)
+	$(BIN)/python -m tests.benchmarks.bench_scale --jobs $(or $(JOBS),1000) --minutes $(or $(MINUTES),30) $(if $(MASTERS_ALONE),--masters-alone)
 
 bench-scaling: $(READY)  ## Scaling algorithms: the fulfilment algorithm, Pollux, Paddle's experiment, and with DATA=… the Pollux workloads (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.bench_fulfilment

@@ -1,5 +1,7 @@
 """The gate of `make bench-scale`."""
 
+import pytest
+
 from tests.benchmarks.scale.expected import find_faults, read_expected
 
 
@@ -27,7 +29,11 @@ def test_jobs_that_do_not_train_do_not_pass() -> None:
 
 
 def test_many_jobs_share_the_budget_of_progress() -> None:
-    """A thousand jobs write progress half as often as a hundred, and are measured by that."""
+    """A thousand jobs write progress half as often as a hundred, and are measured by that. The position in
+    the data is stored as often."""
     few, many = read_expected(100), read_expected(1000)
-    assert many == few | {name: few[name] / 2 for name in ("status writes", "watch events of a waiter")}
-    assert _names(find_faults(few, 1000)) == ["status writes", "watch events of a waiter"]
+    for name in ("status writes", "watch events of a waiter"):
+        assert many[name] == pytest.approx(few[name] / 2, abs=0.001)
+    for name in ("state writes", "kilobytes"):
+        assert few[name] / 2 < many[name] < few[name]
+    assert {"status writes", "watch events of a waiter"} <= set(_names(find_faults(few, 1000)))
