@@ -9,7 +9,7 @@ are the product's. A master begins when the pod of its job's master runs, which 
 
 Of many thousand jobs only what their masters write is measured (`--alone`): they have neither pods nor
 watches, begin when the status of their job says Running, and are at a random point of the period that it
-publishes. They look at their state ten times less often, and as much less often do messages come.
+publishes. They look at their state four times less often, and as much less often do messages come.
 
 It appends a line to the file EVENTS when a job trains, with its first step, and when a step was reported that
 somebody waits for.
@@ -55,8 +55,9 @@ THREADS = 128
 """For calls that block; a master in its pod has its own."""
 STARTING = 32
 """Masters that start at the same time, so that on a slow machine each of them starts within its time-outs."""
-RARER = 10.0
-"""How many times less often a master that is alone looks at its state."""
+RARER = 4.0
+"""How many times less often a master that is alone looks at its state. With pauses of 10 s it would believe
+that the clock was set."""
 FIRST_WRITES = 30.0
 """Seconds within which such a master has written its first status."""
 
