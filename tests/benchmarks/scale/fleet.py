@@ -44,7 +44,7 @@ from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.settings import JobSettings, Timeouts, settings_of
 from edl_workflows.services.master.stores.config_maps import ConfigMapStore
 from edl_workflows.services.master.watch_connection import sharing_connection
-from tests.benchmarks.scale.training import SyntheticTraining, trained_state
+from tests.benchmarks.scale.training import MOVED_SECONDS, SyntheticTraining, trained_state
 from tests.benchmarks.scale.waste import WASTES, WastefulBackend
 
 SHARING = 25
@@ -58,8 +58,6 @@ STARTING = 32
 RARER = 4.0
 """How many times less often a master that is alone looks at its state. With pauses of 10 s it would believe
 that the clock was set."""
-FIRST_WRITES = 30.0
-"""Seconds within which such a master has written its first status."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +183,7 @@ class Fleet:
         )
         await training.start()
         if self._habits.alone:
-            asyncio.get_running_loop().call_later(FIRST_WRITES, _move_in_period, effects, settings)
+            asyncio.get_running_loop().call_later(MOVED_SECONDS, _move_in_period, effects, settings)
         return training
 
     def _tell(self, **event: object) -> None:

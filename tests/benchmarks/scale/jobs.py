@@ -18,6 +18,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.scaling.dlrover.ps_stages import OptimizerStage
 from edl_workflows.core.write_budget import PROGRESS_SECONDS, WRITES_PER_SECOND, choose_period
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.cache import ObjectChange
@@ -27,9 +28,12 @@ from edl_workflows.runtime.kube.resources import ELASTIC_JOBS, Scope
 from edl_workflows.testing import free_port
 from tests.benchmarks.cluster.load import TEMPLATE, cpu_seconds, install, start_controller
 from tests.benchmarks.cluster.plane import MASTERS, Plane, process
+from tests.benchmarks.scale.training import MOVED_SECONDS
 from tests.benchmarks.scale.waiters import StepTimes
 
 NAMESPACE = "default"
+SETTLE_SECONDS = 5.0
+"""Seconds after the last event of a job until only its progress is written."""
 KINDS: tuple[tuple[str, dict[str, int]], ...] = (
     ("ParameterServerStrategy", {names.PS_TYPE: 1, names.WORKER_TYPE: 1}),
     ("AllreduceStrategy", {names.WORKER_TYPE: 2}),
@@ -145,15 +149,21 @@ class TrainingJobs:
                 text = (self._plane.folder / f"{name}.log").read_text()
                 raise RuntimeError(f"{name} ended with {program.returncode}: {text[-4000:]}")
 
-    def wait_until_steady(self, count: int) -> None:
-        """Wait for the first step of each job, and until each has the period of progress of so many jobs."""
+    def wait_until_train(self, count: int) -> None:
+        """Wait for the first step of each job."""
         deadline = time.monotonic() + 60 + STARTING * count
         while (training := len(self.read_steps("trains"))) < count:
             self._wait(deadline, f"{training} of {count} jobs train")
+
+    def wait_until_steady(self, count: int) -> None:
+        """Wait until nothing happens to the jobs any more but progress: each has the period of so many jobs,
+        and the first answer of its optimizer, which comes a minute after its master has started."""
         period = choose_period(count, WRITES_PER_SECOND)
-        deadline = time.monotonic() + 60 + PUBLISHING * count
-        while (knowing := sum(_read_period(job) == period for job in self._watch.cache.items())) < count:
-            self._wait(deadline, f"{knowing} of {count} jobs have the period of {period} s")
+        deadline = time.monotonic() + 180 + PUBLISHING * count
+        while (steady := sum(_is_steady(job, period) for job in self._watch.cache.items())) < count:
+            self._wait(
+                deadline, f"{steady} of {count} jobs have a period of {period} s and an optimizer's answer"
+            )
 
     def _wait(self, deadline: float, missing: str) -> None:
         self.check()
@@ -212,8 +222,11 @@ def training_jobs(plane: Plane, load: Load) -> Iterator[TrainingJobs]:
                 made.append(users.submit(create, cluster, index, load))
             for creation in made:
                 creation.result()
-        jobs.wait_until_steady(load.jobs)
+        jobs.wait_until_train(load.jobs)
         print(f"{load.jobs} jobs train after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        if not load.young:
+            jobs.wait_until_steady(load.jobs)
+            time.sleep(MOVED_SECONDS if load.alone else SETTLE_SECONDS)
         yield jobs
 
 
@@ -251,9 +264,11 @@ def _job(index: int) -> dict[str, Any]:
     }
 
 
-def _read_period(job: dict[str, Any]) -> int:
-    seconds = (job.get("status") or {}).get("progressPeriodSeconds")
-    return seconds or PROGRESS_SECONDS
+def _is_steady(job: dict[str, Any], period: int) -> bool:
+    status = job.get("status") or {}
+    stage = (status.get("autoscaling") or {}).get("stage")
+    known = status.get("progressPeriodSeconds") or PROGRESS_SECONDS
+    return known == period and stage not in (None, OptimizerStage.CREATE)
 
 
 def _scrape(url: str) -> Counter[str]:

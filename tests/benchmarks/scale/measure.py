@@ -17,8 +17,6 @@ from tests.benchmarks.scale.jobs import Counters, Load, TrainingJobs, training_j
 from tests.benchmarks.scale.waiters import measure_delays, wait_for_steps
 from tests.cluster.bed import build
 
-SETTLE_SECONDS = 5.0
-"""Seconds after the last event of a job until only its progress is written."""
 _WRITES = ("create", "update", "patch", "delete")
 _STATUS, _STATE = "elasticjobs/status", "configmaps"
 
@@ -57,8 +55,6 @@ def measure(load: Load) -> Cost:
         running_plane(binaries, Path(folder)) as plane,
         training_jobs(plane, load) as jobs,
     ):
-        if not load.young:
-            time.sleep(SETTLE_SECONDS)
         log, before = AuditLog(plane.audit_log), jobs.read_counters()
         time.sleep(load.seconds)
         after, calls = jobs.read_counters(), log.news()

@@ -32,6 +32,8 @@ JOIN_SECONDS = 0.2
 """Between two looks whether nodes may join."""
 TRAINED_SECONDS = 600.0
 """For which a job that is not young has trained before."""
+MOVED_SECONDS = 120.0
+"""After which a master that is alone goes to a random point of its period; its first events are past then."""
 _DATA = "train"
 _INCARNATION = "a"
 
