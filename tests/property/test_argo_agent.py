@@ -263,7 +263,7 @@ class World:
             self.api.looked = self.api.task_set["metadata"]["resourceVersion"]
             return
         result = StepResult("Succeeded", str(job.serial))
-        if served.waited_for and reporting.report_result(self.api, self.watch, served.task.key, result):  # type: ignore[arg-type]
+        if served.waited_for and reporting.report_results(self.api, self.watch, {served.task.key: result}):  # type: ignore[arg-type]
             self.answers.setdefault((step.key.node, step.started), set()).add(job.serial)
             served.taken = TrackedTask(TaskProgress.REPORTED, self.clock)
             self.found = [job for job in self.found if job.key != served.task.key]

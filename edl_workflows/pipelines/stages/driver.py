@@ -314,7 +314,7 @@ async def _wait_for_end(
                     end = await waiting.call(partial(wait.overdue, source, states.last_error))
                 except EdlError as error:
                     end = Failed(error)
-    await waiting.call(partial(wait.waiter.withdraw, source))
+    waiting.call_later(partial(wait.waiter.withdraw, source))  # the result must not wait for it
     if not isinstance(end, Failed):
         return end
     return await waiting.call(partial(failed_pod.explain_failure, source, handle, end))

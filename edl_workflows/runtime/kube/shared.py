@@ -130,6 +130,10 @@ class ThreadWaiting:
         """Call a function that blocks; a thread can't abandon it."""
         return function()
 
+    def call_later(self, function: Callable[[], None]) -> None:
+        """Call a function that must not raise; a thread waits for it, too."""
+        function()
+
 
 class LoopWaiting:
     """Waits in the running event loop."""
@@ -159,6 +163,10 @@ class LoopWaiting:
         """
         async with asyncio.timeout(None if math.isinf(seconds) else seconds):
             return await asyncio.to_thread(function)
+
+    def call_later(self, function: Callable[[], None]) -> None:
+        """Call a function that must not raise in another thread, without waiting for it."""
+        self._loop.run_in_executor(None, function)
 
 
 Waiting = ThreadWaiting | LoopWaiting

@@ -117,10 +117,16 @@ class AgentContext:
             action: names the work in the log.
             pause: waits; may raise to end the attempts.
         """
+        return await self.retry_until_success(lambda: self.call(function), action, pause)
+
+    async def retry_until_success(
+        self, attempt: Callable[[], Awaitable[T]], action: str, pause: Pause = asyncio.sleep
+    ) -> T:
+        """As `call_until_success`, for an attempt that may wait for other calls."""
         seconds = MIN_PAUSE
         while True:
             try:
-                return await self.call(function)
+                return await attempt()
             except (ForbiddenError, UnavailableError, ConflictError) as error:
                 log.warning("not done; trying again", what=action, error=str(error))
             await pause(seconds)

@@ -14,6 +14,7 @@ import structlog
 from edl_workflows.pipelines.argo.agent import deadlines, orphans
 from edl_workflows.pipelines.argo.agent.context import MAX_PAUSE, AgentContext
 from edl_workflows.pipelines.argo.agent.orphans import BegunObject, OrphanVerdict
+from edl_workflows.pipelines.argo.agent.result_writer import ResultWriter
 from edl_workflows.pipelines.argo.agent.step_runner import StepRunner
 from edl_workflows.pipelines.argo.agent.task_actions import TaskProgress, TrackedTask, decide_actions
 from edl_workflows.pipelines.argo.agent.tasks import (
@@ -51,6 +52,7 @@ class AgentLoop:
 
     def __init__(self, context: AgentContext, only: str = "") -> None:
         self._context = context
+        self._writer = ResultWriter(context)
         self._only = only
         self._entries: dict[TaskKey, _ServedTask] = {}
         self._earlier_objects: dict[TaskKey, list[BegunObject]] = {}
@@ -118,7 +120,8 @@ class AgentLoop:
             del self._entries[key]
         for task in actions.begin:
             entry = _ServedTask(
-                StepRunner(task, self._context, self._note_workflow), TrackedTask(TaskProgress.SERVING)
+                StepRunner(task, self._context, self._writer, self._note_workflow),
+                TrackedTask(TaskProgress.SERVING),
             )
             self._entries[task.key] = entry
             self._spawn(self._serve(entry))

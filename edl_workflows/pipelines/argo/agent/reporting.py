@@ -1,46 +1,57 @@
-"""Writes the result of a step, or a message about it, into its task set, but never for a step that no longer
-exists."""
+"""Writes the results of steps, or a message about one, into their task set, but never for a step that no
+longer exists."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from edl_workflows.core.exceptions import ConflictError, NotFoundError, UnavailableError
 from edl_workflows.pipelines.argo.agent.results import StepResult
-from edl_workflows.pipelines.argo.agent.tasks import PENDING, TaskKey, is_result, open_tasks
-from edl_workflows.pipelines.argo.api import WORKFLOW_TASK_SETS
+from edl_workflows.pipelines.argo.agent.tasks import PENDING, TaskKey, WorkflowKey, is_result, open_tasks
+from edl_workflows.pipelines.argo.api import WORKFLOW_TASK_SETS, WORKFLOWS
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.informer import Informer
 from edl_workflows.runtime.kube.resources import Object
 
 ATTEMPTS = 20
-"""Attempts to write an entry. Steps of one workflow that end at the same moment write to the same object, and
-in each round only one of them succeeds."""
+"""Attempts to write entries. Argo's controller writes the same object, and of two writes only one
+succeeds."""
+
+Entry = dict[str, Any] | None
+"""An entry of ``status.nodes``; None removes it."""
 
 
-def report_result(cluster: Cluster, task_sets: Informer, key: TaskKey, result: StepResult) -> bool:
-    """Write a result. It may be written more than once.
+def find_workflow(cluster: Cluster, key: WorkflowKey) -> Object | None:
+    """The workflow as the API server has it now; None if it is gone."""
+    workflow = client.find(cluster, WORKFLOWS, key.name, key.namespace)
+    return workflow if workflow is not None and workflow["metadata"]["uid"] == key.uid else None
+
+
+def report_results(
+    cluster: Cluster, task_sets: Informer, results: Mapping[TaskKey, StepResult]
+) -> set[TaskKey]:
+    """Write results of steps of one workflow, in one request. They may be written more than once.
 
     A late result would revive a step that Argo has ended in the meantime. So the write carries the
-    resourceVersion of the task set that held the task: it is rejected if anything has changed since.
+    resourceVersion of the task set that held the tasks: it is rejected if anything has changed since.
 
     Args:
         cluster: the API server.
         task_sets: the watch of the task sets. Its cache is read in place of the API server, and takes in the
             response.
-        key: the task.
-        result: the result.
+        results: the results by task.
 
     Returns:
-        Whether the result was written; False: the task is gone.
+        The tasks whose results were written; the others are gone.
 
     Raises:
         EdlError: the API server rejected the write for another reason.
     """
-    return _write_entry(cluster, task_sets, key, result.to_node())
+    return _write_entries(cluster, task_sets, {key: result.to_node() for key, result in results.items()})
 
 
 def report_progress(cluster: Cluster, task_sets: Informer, key: TaskKey, message: str) -> bool:
-    """Write a message about a step that waits; see `report_result`.
+    """Write a message about a step that waits; see `report_results`.
 
     Args:
         cluster: the API server.
@@ -49,40 +60,49 @@ def report_progress(cluster: Cluster, task_sets: Informer, key: TaskKey, message
         message: as `results.inert_message` returned it.
     """
     entry = {"phase": PENDING, "message": message}
-    return _write_entry(cluster, task_sets, key, entry)
+    return bool(_write_entries(cluster, task_sets, {key: entry}))
 
 
 def remove_progress(cluster: Cluster, task_sets: Informer, key: TaskKey) -> bool:
     """Remove the message about a step; see `report_progress`."""
-    return _write_entry(cluster, task_sets, key, None)
+    return bool(_write_entries(cluster, task_sets, {key: None}))
 
 
-def _write_entry(cluster: Cluster, task_sets: Informer, key: TaskKey, entry: dict[str, Any] | None) -> bool:
-    """Write or remove the entry of an open task. An entry that is a result is only replaced by another
-    result."""
-    final = is_result(entry)
-    task_set = task_sets.cache.get(key.workflow.task_set)
+def _write_entries(cluster: Cluster, task_sets: Informer, entries: Mapping[TaskKey, Entry]) -> set[TaskKey]:
+    """Write or remove entries of open tasks of one workflow. Return the tasks whose entries were written."""
+    workflow = next(iter(entries)).workflow
+    task_set = task_sets.cache.get(workflow.task_set)
     for _attempt in range(ATTEMPTS):
-        task = open_tasks(task_set).get(key) if task_set is not None else None
-        if task_set is None or task is None or (task.reported and not final):
-            return False
+        writable = {} if task_set is None else _writable_entries(task_set, entries)
+        if task_set is None or not writable:
+            return set()
         try:
-            task_sets.put(_patch(cluster, task_set, key, entry))
+            task_sets.put(_patch(cluster, task_set, writable))
         except ConflictError:
-            task_set = client.find_listed(
-                cluster, WORKFLOW_TASK_SETS, key.workflow.name, key.workflow.namespace
-            )
+            task_set = client.find_listed(cluster, WORKFLOW_TASK_SETS, workflow.name, workflow.namespace)
         except NotFoundError:
-            return False
+            return set()
         else:
-            return True
-    raise UnavailableError(f"{key}: its task set changed {ATTEMPTS} times while its entry was being written")
+            return set(writable)
+    raise UnavailableError(
+        f"workflow {workflow}: its task set changed {ATTEMPTS} times while results were being written"
+    )
 
 
-def _patch(cluster: Cluster, task_set: Object, key: TaskKey, entry: dict[str, Any] | None) -> Object:
+def _writable_entries(task_set: Object, entries: Mapping[TaskKey, Entry]) -> dict[TaskKey, Entry]:
+    """The entries of tasks that are open. An entry that is a result is only replaced by another result."""
+    tasks = open_tasks(task_set)
+    return {
+        key: entry
+        for key, entry in entries.items()
+        if key in tasks and (is_result(entry) or not tasks[key].reported)
+    }
+
+
+def _patch(cluster: Cluster, task_set: Object, entries: Mapping[TaskKey, Entry]) -> Object:
     metadata = task_set["metadata"]
     body = {
         "metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
-        "status": {"nodes": {key.node: entry}},
+        "status": {"nodes": {key.node: entry for key, entry in entries.items()}},
     }
     return client.patch(cluster, WORKFLOW_TASK_SETS, metadata["name"], body, metadata["namespace"], "status")

@@ -2,7 +2,7 @@
 cancelled."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import structlog
@@ -12,17 +12,16 @@ from edl_workflows.pipelines.argo.agent import orphans, reporting, results
 from edl_workflows.pipelines.argo.agent.context import MAX_PAUSE, MIN_PAUSE, AgentContext, result_unless_set
 from edl_workflows.pipelines.argo.agent.orphans import BegunObject
 from edl_workflows.pipelines.argo.agent.progress import ProgressMessages
+from edl_workflows.pipelines.argo.agent.result_writer import PendingResult, ResultWriter
 from edl_workflows.pipelines.argo.agent.results import StepResult
 from edl_workflows.pipelines.argo.agent.tasks import OpenTask
 from edl_workflows.pipelines.argo.agent.workflow import StepAttempt, field_of, step_of, workflow_has_ended
-from edl_workflows.pipelines.argo.api import WORKFLOWS
 from edl_workflows.pipelines.argo.plugin_task import PluginTask
 from edl_workflows.pipelines.stages import driver
 from edl_workflows.pipelines.stages.description import StageRequest
 from edl_workflows.pipelines.waiting.goals import Handle
 from edl_workflows.pipelines.waiting.identity import Notify
 from edl_workflows.pipelines.waiting.results import Failed
-from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import ClusterSource
 from edl_workflows.runtime.kube.resources import ALL_NAMESPACES, Object
 
@@ -43,17 +42,23 @@ class StepRunner:
     Args:
         task: the task.
         context: what all tasks share.
+        writer: writes the result.
         note_workflow: called with the task's workflow each time it is read, until it waits for the task.
     """
 
     def __init__(
-        self, task: OpenTask, context: AgentContext, note_workflow: Callable[[Object], None]
+        self,
+        task: OpenTask,
+        context: AgentContext,
+        writer: ResultWriter,
+        note_workflow: Callable[[Object], None],
     ) -> None:
         self.key = task.key
         self.result: StepResult | None = None
         """The result of the step; None while it has none."""
         self._task = task
         self._context = context
+        self._writer = writer
         self._note_workflow = note_workflow
         self._step: StepAttempt | None = None
         self._asked: PluginTask | None = None
@@ -114,9 +119,7 @@ class StepRunner:
             pause = min(LONG_PAUSE, 2 * pause)
 
     def _read_workflow(self) -> Object | None:
-        key = self.key.workflow
-        workflow = client.find(self._context.cluster, WORKFLOWS, key.name, key.namespace)
-        return workflow if workflow is not None and workflow["metadata"]["uid"] == key.uid else None
+        return reporting.find_workflow(self._context.cluster, self.key.workflow)
 
     async def _stage(self, step: StepAttempt) -> StepResult:
         self._asked = task = PluginTask.parse(self._task.body)
@@ -178,16 +181,12 @@ class StepRunner:
             await self._pause(MAX_PAUSE)
 
     async def _report(self, result: StepResult) -> bool:
-        def write() -> bool:
-            if self._step is not None:
-                workflow = self._read_workflow()
-                if workflow is None or step_of(workflow, self._task) != self._step:
-                    return False
-            return reporting.report_result(self._context.cluster, self._context.task_sets, self.key, result)
+        def attempt() -> Awaitable[bool]:
+            return self._writer.write(PendingResult(self._task, self._step, result))
 
         # Only this agent can report the result, so it never gives up. The step's own time-out ends the
         # attempts.
-        written = await self._context.call_until_success(write, f"report {self.key}", self._pause)
+        written = await self._context.retry_until_success(attempt, f"report {self.key}", self._pause)
         if written:
             self._context.metrics.answered(self._asked.stage if self._asked else "", result.phase)
             self._log.info("answered", phase=result.phase, message=result.message)

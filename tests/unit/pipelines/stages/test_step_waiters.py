@@ -92,6 +92,30 @@ def test_a_sensor_registers_once_however_often_it_looks(cluster: Cluster) -> Non
     assert isinstance(driver.GoalWait(handle).check(cluster), Done)
 
 
+def test_a_result_does_not_wait_for_the_withdrawal(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an event loop, the wait ends while the annotation is still being removed."""
+    withdraw, over = step_waiters.StepWaiter.withdraw, threading.Event()
+
+    def withdraw_late(waiter: step_waiters.StepWaiter, source: ClusterSource) -> None:
+        assert over.wait(60)
+        withdraw(waiter, source)
+
+    monkeypatch.setattr(step_waiters.StepWaiter, "withdraw", withdraw_late)
+    client.create(cluster, elastic_job("mnist"))
+    handle, source = _handle(cluster, "one", 10), ClusterSource.of(cluster)
+
+    async def wait() -> Any:
+        waiting = asyncio.create_task(driver.await_goal(source, handle, time.time() + 60))
+        await asyncio.to_thread(eventually, lambda: _waiters(cluster), "it is registered")
+        _make_step(cluster, 10)
+        result = await waiting
+        over.set()
+        return result
+
+    assert isinstance(asyncio.run(wait()), Done)
+    eventually(lambda: _waiters(cluster) == {}, "it is withdrawn")
+
+
 def test_a_wait_that_is_out_of_time_withdraws(cluster: Cluster) -> None:
     """A wait that fails leaves nothing on the job."""
     client.create(cluster, elastic_job("mnist"))

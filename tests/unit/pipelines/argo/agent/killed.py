@@ -37,9 +37,9 @@ def _arm(point: str) -> None:
         case "after-begin":
             ownership.create_or_adopt = _and_die(ownership.create_or_adopt)
         case "before-report":
-            reporting.report_result = _die
+            reporting.report_results = _die
         case "after-report":
-            reporting.report_result = _and_die(reporting.report_result)
+            reporting.report_results = _and_die(reporting.report_results)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import pytest
 
 from edl_workflows.pipelines.argo.agent import progress
-from edl_workflows.pipelines.argo.agent.reporting import remove_progress, report_progress, report_result
+from edl_workflows.pipelines.argo.agent.reporting import remove_progress, report_progress, report_results
 from edl_workflows.pipelines.argo.agent.results import StepResult
 from edl_workflows.pipelines.argo.agent.tasks import TaskKey, WorkflowKey
 from edl_workflows.runtime.kube import client
@@ -79,7 +79,7 @@ def test_no_message_takes_the_place_of_a_result(cluster: Cluster, argo: Argo) ->
     argo.add("w", "n1", body("collect", name="mnist"))
     key = TaskKey(WorkflowKey(cluster.namespace, "w", uid), "n1")
     seen = [stale(cluster), stale(cluster)]
-    assert report_result(cluster, stale(cluster), key, DONE)
+    assert report_results(cluster, stale(cluster), {key: DONE})
 
     assert not report_progress(cluster, seen[0], key, "is Running")
     assert not remove_progress(cluster, seen[1], key)

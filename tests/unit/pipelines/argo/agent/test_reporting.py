@@ -4,7 +4,7 @@ cancellation."""
 import pytest
 
 from edl_workflows.pipelines.argo.agent.orphans import BegunObject, OrphanVerdict, judge_orphan, list_begun
-from edl_workflows.pipelines.argo.agent.reporting import report_result
+from edl_workflows.pipelines.argo.agent.reporting import report_results
 from edl_workflows.pipelines.argo.agent.results import StepResult
 from edl_workflows.pipelines.argo.agent.tasks import TaskKey, WorkflowKey
 from edl_workflows.pipelines.argo.api import WORKFLOW_TASK_SETS
@@ -42,7 +42,7 @@ def test_a_result_is_written_past_changes_that_leave_the_task(
     written."""
     seen = stale(cluster)
     argo.add("w", "n2", body("collect", name="mnist"))
-    assert report_result(cluster, seen, key, DONE)
+    assert report_results(cluster, seen, {key: DONE})
     assert argo.result("w", "n1") == {"phase": "Succeeded", "message": "done"}
 
 
@@ -57,13 +57,13 @@ def test_a_late_result_is_not_written(cluster: Cluster, argo: Argo, key: TaskKey
             argo.complete("w")
         case "delete":
             argo.delete("w")
-    assert not report_result(cluster, seen, key, DONE)
+    assert not report_results(cluster, seen, {key: DONE})
     assert how == "delete" or argo.result("w", "n1") is None
 
 
 def test_an_answered_task_is_left_alone(cluster: Cluster, argo: Argo, key: TaskKey) -> None:
     """A result that Argo's controller has not taken yet is not written again, even by a new agent."""
-    assert report_result(cluster, stale(cluster), key, DONE)
+    assert report_results(cluster, stale(cluster), {key: DONE})
     before = argo.task_set("w")["metadata"]["resourceVersion"]
     argo.start("other")
     argo.add("other", "n1", {"stage": "fly"})
