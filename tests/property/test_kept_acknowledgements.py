@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from edl_workflows.core.protocol.datasets import (
     DatasetParams,
+    LeaseReply,
     LeaseRequest,
     LeaseState,
     PartitionOffsets,
@@ -64,9 +65,11 @@ class MasterDiedError(Exception):
 
 
 class StoredMaster:
-    """A master that stores when it must, and dies at its next write if it is doomed."""
+    """A master that stores when it must, and dies at its next write if it is doomed. An older one ignores
+    what a request for shards acknowledges."""
 
-    def __init__(self, document: bytes, job: JobSettings) -> None:
+    def __init__(self, document: bytes, job: JobSettings, *, older: bool = False) -> None:
+        self.older = older
         self.state = JobState(job, StoredState.from_json(document), watches_pods=True)
         self.state.volatile.master = f"{id(self)}"
         self.document = document
@@ -81,6 +84,11 @@ class StoredMaster:
         del urgency
         self.newest_change += 1
         return self.newest_change
+
+    async def lease(self, request: LeaseRequest) -> LeaseReply:
+        if self.older:
+            request = request.model_copy(update={"done": []})
+        return await self.calls.lease(DATA, request)
 
     async def durable(self, change: int) -> None:
         if change > self.durable_change:
@@ -126,10 +134,10 @@ def _place(key: ShardKey) -> tuple[int, str, int]:
 class KeptAcknowledgements(RuleBasedStateMachine):
     """Processes, a network that loses answers, and masters that die."""
 
-    @initialize(params=finite | streams)
-    def start(self, params: DatasetParams) -> None:
+    @initialize(params=finite | streams, older=st.booleans())
+    def start(self, params: DatasetParams, older: bool) -> None:
         document, self.job, self.version = _trained_job()
-        self.master = StoredMaster(document, self.job)
+        self.master = StoredMaster(document, self.job, older=older)
         self.master.state.shards.register(params)
         self.master.store()
         self.params = params
@@ -170,8 +178,11 @@ class KeptAcknowledgements(RuleBasedStateMachine):
         if not process.held.may_lease or len(process.held.ahead) == process.ask.max_shards:
             return
         request = process.held.lease_request(process.ask)
-        reply = self.call(lambda calls: calls.lease(DATA, request), lost, doomed)
-        if reply is not None:
+        master = self.master
+        reply = self.call(lambda _calls: master.lease(request), lost, doomed)
+        if reply is None:
+            process.held.note_no_lease()
+        else:
             process.held.note_lease(reply)
             self.sizes.update({_place(shard): shard.end - shard.start for shard in reply.shards})
 
@@ -193,6 +204,17 @@ class KeptAcknowledgements(RuleBasedStateMachine):
         if held.records_done == shard.end - shard.start:
             held.finish(shard)
             held.records_done = 0
+
+    @rule(
+        node=st.sampled_from(WORKERS),
+        lost=st.sampled_from(["", "", "", "request", "answer"]),
+        doomed=st.sampled_from(["", "", "", "before", "after"]),
+    )
+    def lease_and_train(self, node: NodeRef, lost: str, doomed: str) -> None:
+        """What processes do most: each request for shards acknowledges those before."""
+        self.lease(node=node)
+        self.train(node=node, records=6)
+        self.lease(node=node, lost=lost, doomed=doomed)
 
     @rule(
         node=st.sampled_from(WORKERS),
@@ -218,9 +240,9 @@ class KeptAcknowledgements(RuleBasedStateMachine):
     def store(self) -> None:
         self.master.store()
 
-    @rule()
-    def kill_master(self) -> None:
-        self.master = StoredMaster(self.master.document, self.job)
+    @rule(older=st.booleans())
+    def kill_master(self, older: bool = False) -> None:
+        self.master = StoredMaster(self.master.document, self.job, older=older)
 
     @rule()
     def wait_no_longer(self) -> None:

@@ -245,6 +245,8 @@ class LeaseRequest(Message):
             to each new master. Only then a lease need not be stored soon.
         master: the master that answered this process last; "" if none did. Another master answers WAIT until
             the process has reported what it holds.
+        done: shards that are done, so that they need no message of their own. Only from a sender that keeps
+            them; recorded as in an `AckRequest`, whatever the answer about new shards is.
     """
 
     node: NodeRef
@@ -253,14 +255,23 @@ class LeaseRequest(Message):
     holding: list[int] | None = Field(default=None, max_length=MAX_SHARDS_PER_MESSAGE)
     keeps: bool = False
     master: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{0,64}$")] = ""
+    done: list[ShardKey] = Field(default_factory=list, max_length=MAX_SHARDS_PER_MESSAGE)
 
 
 class LeaseReply(DataReceipt):
-    """The state of the data set; `shards` is empty unless `state` is OK."""
+    """Answer to `LeaseRequest`.
+
+    Attributes:
+        state: state of the data set.
+        shards: the granted shards; empty unless `state` is OK.
+        recorded: whether what the request says is `done` was recorded. An older master leaves it out: it
+            ignores them, and they must be acknowledged by an `AckRequest`.
+    """
 
     state: LeaseState
     shards: list[Shard] = Field(default_factory=list)
     reason: str = ""
+    recorded: bool = False
 
 
 class FailedShard(ShardKey):

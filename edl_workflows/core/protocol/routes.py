@@ -227,7 +227,7 @@ LEASE = Route(
     "/v1/datasets/{name}/lease",
     LeaseRequest,
     LeaseReply,
-    summary="shards to process",
+    summary="records the shards that are done, and grants others",
     answered="at once; the first lease of a node or of an epoch, and the end, once stored",
 )
 ACKNOWLEDGE = Route(

@@ -31,7 +31,7 @@ class DataCalls:
         """The newest change of each data set without which no lease of it is answered."""
 
     async def lease(self, name: str, message: LeaseRequest) -> LeaseReply:
-        """Grant shards.
+        """Record the shards that are done, and grant others.
 
         Raises:
             NotFoundError: the job never had such a node, or there is no such data set.
@@ -44,11 +44,11 @@ class DataCalls:
             return reply
         if shards.stage(name) != before or reply.state is LeaseState.END:
             self._decide(name)
-        elif reply.shards:
+        elif reply.shards or message.done:
             master.touched(WriteUrgency.KEPT)
         change = master.newest_change
         await master.durable(self._decisions.get(name, 0))
-        return self._with_receipt(reply, change)
+        return self._with_receipt(reply, change, recorded=bool(message.done))
 
     async def acknowledge(self, name: str, message: AckRequest) -> AckReply:
         """Record the results of leased shards.
@@ -75,8 +75,7 @@ class DataCalls:
     def _decide(self, name: str) -> None:
         self._decisions[name] = self._master.touched(WriteUrgency.GROUPED)
 
-    def _with_receipt(self, reply: Reply, change: int) -> Reply:
+    def _with_receipt(self, reply: Reply, change: int, **fields: bool) -> Reply:
         durable = self._master.durable_change
-        return reply.model_copy(
-            update={"master": self._state.volatile.master, "change": change, "durable": durable}
-        )
+        receipt = {"master": self._state.volatile.master, "change": change, "durable": durable}
+        return reply.model_copy(update=receipt | fields)

@@ -7,6 +7,7 @@ that have been processed. What the master has not stored yet, the process keeps 
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,8 @@ from edl_workflows.training.client import MasterClient, Retries
 from edl_workflows.training.data.held_shards import HeldShards
 
 ACK_SECONDS = 0.2
-"""Time during which acknowledgements are collected into one message."""
+"""Most seconds for which an acknowledgement waits for the next request for shards, which carries it, or for
+others that are sent in the same message."""
 REPORT_SECONDS = 5.0
 """Seconds after which a process that has nothing to acknowledge asks who is its master: another one grants no
 shards before it knows who holds which."""
@@ -106,6 +108,12 @@ class ShardReader:
         self._error: EdlError | None = None
         self._paused = False
         self._leasing = False
+        self._granted = True
+        """Whether the last request for shards was answered with shards."""
+        self._collecting = False
+        """Whether the sender of acknowledgements waits for the next request for shards."""
+        self._unsent_since = 0.0
+        """When the oldest shard that is not acknowledged was processed; by a monotonic clock."""
         self._stop = threading.Event()
         for work in (self._lease_ahead, self._acknowledge):
             threading.Thread(
@@ -202,7 +210,8 @@ class ShardReader:
                 self._progress.wait_for(lambda: self._held.ahead or self._over, BOUNDARY_SECONDS)
                 if self._held.ahead:
                     shard = self._held.begin()
-                    self._room.notify()
+                    if not self._leasing and self._wants_more():
+                        self._room.notify()
                     return shard
                 if self._error is not None:
                     raise self._error
@@ -220,10 +229,10 @@ class ShardReader:
 
     def _finish(self, shard: Shard) -> None:
         with self._lock:
-            idle = not self._held.unsent
+            if not self._held.done:
+                self._unsent_since = time.monotonic()
             self._held.finish(shard)
-            if idle:
-                self._results.notify()
+            self._wake_sender()
 
     def _lease_ahead(self) -> None:
         retries = Retries(self._stop)
@@ -257,19 +266,22 @@ class ShardReader:
         """Process an answer. Returns False if it had no shards, so that the next request must wait."""
         with self._lock:
             self._leasing = False
-            if reply is not None:
+            self._granted = reply is not None and bool(reply.shards)
+            if reply is None:
+                self._held.note_no_lease()
+            else:
                 self._held.note_lease(reply)
                 self._state = reply.state
                 if reply.state is LeaseState.FAILED:
                     self._error = JobFailedError(f"data set {self._params.name} failed: {reply.reason}")
-                if self._ends or self._held.unreported:
-                    self._results.notify()
+            self._wake_sender()
             self._progress.notify_all()
-            return reply is not None and bool(reply.shards)
+            return self._granted
 
     def _fail(self, error: EdlError) -> None:
         with self._lock:
             self._leasing = False
+            self._held.note_no_lease()
             self._error = error
             self._progress.notify_all()
             self._room.notify()
@@ -283,12 +295,35 @@ class ShardReader:
                     return
                 if not (due or self._asks_master):
                     continue
-                if due and self._held.ahead and not self._paused and self._held.may_lease:
-                    self._results.wait_for(lambda: self._ends or self._stop.is_set(), ACK_SECONDS)
+                if due and self._collect():
+                    continue
                 stored = self._ends and not self._held.settled
                 request = self._held.acknowledgement(self._ask, stored=stored)
             if not self._send(request, retries):
                 return
+
+    def _collect(self) -> bool:
+        """Wait until the results are carried by a request for shards, or are to be sent. Returns False if
+        they are."""
+        left = self._unsent_since + ACK_SECONDS - time.monotonic()
+        if left <= 0 or not self._may_wait():
+            return False
+        self._collecting = True
+        self._results.wait_for(lambda: self._stop.is_set() or not self._may_wait(), left)
+        self._collecting = False
+        return True
+
+    def _may_wait(self) -> bool:
+        """Whether others will follow the results, or the next request for shards will carry them."""
+        held = self._held
+        if self._ends or not held.may_lease:
+            return False
+        return bool(held.ahead) or (held.carries and self._granted and (self._leasing or self._wants_more()))
+
+    def _wake_sender(self) -> None:
+        """Wake the sender of acknowledgements if it has something to do now."""
+        if self._must_send() and not (self._collecting and self._may_wait()):
+            self._results.notify()
 
     def _must_send(self) -> bool:
         return self._stop.is_set() or self._held.unsent or (self._ends and not self._held.settled)

@@ -1,12 +1,13 @@
 """What a process keeps until the master has stored it, and what it tells another master."""
 
 import threading
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 
-from edl_workflows.core.exceptions import NotFoundError
+from edl_workflows.core.exceptions import NotFoundError, UnavailableError
 from edl_workflows.core.protocol.datasets import (
     AckReply,
     AckRequest,
@@ -20,9 +21,10 @@ from edl_workflows.core.protocol.datasets import (
 )
 from edl_workflows.core.protocol.nodes import NodeRef
 from edl_workflows.training.client import MasterClient
-from edl_workflows.training.data import held_shards
+from edl_workflows.training.data import held_shards, shards
 from edl_workflows.training.data.held_shards import HeldShards
 from edl_workflows.training.data.shards import ShardReader
+from tests.unit.training.fake_master import eventually
 
 ASK = LeaseRequest(node=NodeRef(type="worker", id=0), max_shards=4)
 
@@ -137,7 +139,48 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     _train(held, 2)
     assert _acknowledge(held, master="first", change=1).keeps
     _train(held)
+    assert held.lease_request(ASK).done == []
     assert not _acknowledge(held, master="first", change=2).keeps
+
+
+def test_results_travel_with_the_next_request_for_shards() -> None:
+    """The request acknowledges what is done. Until its answer is noted, that is neither settled nor dropped;
+    then it is kept until it is stored, as after a message of its own."""
+    held = _held(0, 1)
+    _train(held, 2)
+
+    request = held.lease_request(ASK)
+
+    assert (request.done, request.holding) == ([_key(0), _key(1)], [1, 2])
+    assert (held.unsent, held.settled, held.consumed().done) == (False, False, request.done)
+    reply = LeaseReply(state=LeaseState.WAIT, master="first", change=5, durable=4, recorded=True)
+    held.note_lease(reply)
+    assert (held.kept, held.settled) == (request.done, False)
+    held.note_lease(reply.model_copy(update={"durable": 5, "recorded": False}))
+    assert held.settled
+
+
+def test_what_was_not_recorded_is_acknowledged_again() -> None:
+    """Results that an unanswered request carried travel with the next one. A master of an earlier version
+    ignores them: then they are sent in a message of their own, as all later ones, until another master
+    answers."""
+    held = _held(0, 1, 2)
+    _train(held)
+    held.lease_request(ASK)
+    _train(held)
+    held.note_no_lease()
+    assert held.lease_request(ASK).done == [_key(0), _key(1)]
+
+    held.note_lease(LeaseReply(state=LeaseState.OK, master="first"))
+
+    _train(held)
+    assert held.lease_request(ASK).done == []
+    assert _acknowledge(held, master="first", change=1).done == [_key(0), _key(1), _key(2)]
+    held.note_lease(LeaseReply(state=LeaseState.WAIT, master="next"))
+    _acknowledge(held, master="next", change=1)
+    held.ahead.append(_shard(3))
+    _train(held)
+    assert held.lease_request(ASK).done == [_key(3)]
 
 
 class RejectingMaster:
@@ -164,9 +207,9 @@ class RejectingMaster:
         return AckReply(state=LeaseState.OK, accepted=1, master="first", change=2)
 
 
-def _expect_rejection(shards: Iterator[Shard]) -> None:
+def _expect_rejection(consumed: Iterator[Shard]) -> None:
     with pytest.raises(NotFoundError):
-        next(shards)
+        next(consumed)
 
 
 def test_a_rejected_acknowledgement_is_not_repeated() -> None:
@@ -177,9 +220,9 @@ def test_a_rejected_acknowledgement_is_not_repeated() -> None:
     reader = ShardReader(cast("MasterClient", master), ASK, params, lambda: True, lambda: None)
     (sender,) = (thread for thread in threading.enumerate() if thread.name == "acknowledge-rejected")
 
-    shards = reader.shards()
-    next(shards)
-    training = threading.Thread(target=_expect_rejection, args=[shards], daemon=True)
+    consumed = reader.shards()
+    next(consumed)
+    training = threading.Thread(target=_expect_rejection, args=[consumed], daemon=True)
     training.start()
     assert master.answered.wait(60)
     reader.settle(60)
@@ -189,3 +232,106 @@ def test_a_rejected_acknowledgement_is_not_repeated() -> None:
     assert master.acknowledgements == 2
     training.join(60)
     reader.close(0)
+
+
+class CountingMaster:
+    """Grants shards, except for the last ones, which are elsewhere. Notes what is done and how often it is
+    called."""
+
+    def __init__(self, shards: int, elsewhere: int = 0) -> None:
+        self.shards = shards
+        self.elsewhere = elsewhere
+        self.granted = 0
+        self.done: set[int] = set()
+        self.leases = self.acknowledgements = 0
+
+    def lease(self, dataset: str, request: LeaseRequest) -> LeaseReply:
+        del dataset
+        self.leases += 1
+        self._note(request.done)
+        end = min(self.shards - self.elsewhere, self.granted + request.max_shards)
+        granted = range(self.granted, end)
+        self.granted += len(granted)
+        return LeaseReply(
+            state=LeaseState.OK if granted else self._state,
+            shards=[_shard(ordinal) for ordinal in granted],
+            recorded=bool(request.done),
+            **self._receipt,
+        )
+
+    def acknowledge(self, dataset: str, request: AckRequest) -> AckReply:
+        del dataset
+        self.acknowledgements += 1
+        self._note(request.done)
+        return AckReply(state=self._state, **self._receipt)
+
+    def _note(self, done: list[ShardKey]) -> None:
+        self.done |= {key.ordinal for key in done}
+
+    @property
+    def _state(self) -> LeaseState:
+        return LeaseState.END if len(self.done) == self.shards else LeaseState.WAIT
+
+    @property
+    def _receipt(self) -> dict[str, Any]:
+        change = self.leases + self.acknowledgements
+        return {"master": "first", "change": change, "durable": change}
+
+
+def _reader(master: CountingMaster, ahead: int, may_lease: Callable[[], bool] = lambda: True) -> ShardReader:
+    params = DatasetParams(name="counted", size=10 * master.shards, shard_size=10)
+    ask = ASK.model_copy(update={"max_shards": ahead})
+    return ShardReader(cast("MasterClient", master), ask, params, may_lease, lambda: None)
+
+
+def test_a_shard_costs_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that requests one shard after the other acknowledges each with the next request. Only of the
+    last one the result may go in a message of its own."""
+    monkeypatch.setattr(shards, "ACK_SECONDS", 600.0)
+    master = CountingMaster(200)
+    reader = _reader(master, ahead=1)
+
+    assert [shard.ordinal for shard in reader.shards()] == list(range(200))
+
+    assert len(master.done) == 200
+    assert master.acknowledgements <= 1
+    reader.close(0)
+
+
+@pytest.mark.parametrize("ahead", [1, 4])
+@pytest.mark.parametrize("may_lease", [True, False], ids=["no shards", "not to lease"])
+def test_the_last_result_is_not_held_back(
+    monkeypatch: pytest.MonkeyPatch, ahead: int, may_lease: bool
+) -> None:
+    """If another worker holds the shards that are left, or the process is not to lease, no result waits for a
+    request for shards."""
+    monkeypatch.setattr(shards, "ACK_SECONDS", 600.0)
+    master = CountingMaster(4, elsewhere=1)
+    reader = _reader(master, ahead, lambda: may_lease or master.granted < 3)
+
+    training = threading.Thread(target=_train_until_closed, args=[reader], daemon=True)
+    training.start()
+
+    eventually(lambda: master.done == {0, 1, 2}, 60)
+    reader.close(60)
+    training.join(60)
+
+
+def _train_until_closed(reader: ShardReader) -> None:
+    with suppress(UnavailableError):
+        for _ in reader.shards():
+            pass
+
+
+def test_a_slow_loop_does_not_hold_results_back() -> None:
+    """While shards are ahead and none are requested, results are sent within a fraction of a second."""
+    master = CountingMaster(8)
+    reader = _reader(master, ahead=8)
+
+    consumed = reader.shards()
+    next(consumed)
+    next(consumed)  # the first is done; nothing is requested before the fourth
+
+    eventually(lambda: master.done == {0}, 60)
+    assert master.leases == 1
+    reader.close(60)

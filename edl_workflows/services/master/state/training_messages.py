@@ -89,11 +89,14 @@ def register_dataset(state: JobState, message: DatasetParams, store: StoreUse) -
 
 
 def lease_shards(state: JobState, name: str, message: LeaseRequest, now: float) -> LeaseReply:
-    """Grant shards to a process that may train now.
+    """Record what the process has done, and grant it shards if it may train now.
 
     Raises:
         NotFoundError: the job never had such a node, or there is no such data set.
     """
+    if message.done:
+        done = AckRequest(node=message.node, done=message.done, keeps=True)
+        acknowledge_shards(state, name, done, now)
     node = messages.find_node(state, message.node)
     if node is None or not node.live or not views.may_lease(state, message.version):
         return LeaseReply(state=LeaseState.WAIT, reason="this process is not to train now")

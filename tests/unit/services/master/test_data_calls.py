@@ -50,6 +50,28 @@ def test_kept_acknowledgements_are_answered_at_once() -> None:
     with_master(test)
 
 
+def test_a_request_for_shards_records_what_is_done() -> None:
+    """Shards that are done travel with the request for others: they are counted once, however often the
+    request comes, also by a master that does not know yet what the worker holds. The answer to the request
+    that ends the data waits for the store."""
+
+    async def test(it: Served) -> None:
+        (first,) = await _start(it)
+        other = await it.post(LEASE, node=WORKER, keeps=True, master="earlier", done=[first])
+        assert (other["state"], other["recorded"]) == ("wait", True)
+        repeated = [
+            await it.post(LEASE, node=WORKER, keeps=True, holding=[], max_shards=3, done=[first])
+            for _ in range(2)
+        ]
+        assert [[shard["ordinal"] for shard in reply["shards"]] for reply in repeated] == [[1, 2, 3]] * 2
+        assert it.master.state.shards.progress("train").records_done == 10
+        ended = await _waits(it, LEASE, keeps=True, done=repeated[-1]["shards"])
+        assert (ended["state"], ended["recorded"]) == ("end", True)
+        assert ended["durable"] >= ended["change"]
+
+    with_master(test)
+
+
 @pytest.mark.parametrize(
     "answer", [{"keeps": False}, {"keeps": True, "state": "released"}, {"keeps": True, "state": "failed"}]
 )
