@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 import stamina
 
@@ -86,37 +87,32 @@ def open_foreign(cluster: Cluster, request: ApiRequest) -> Any:
 
     The client would read the body of a refusal to its end, which a program need not reach.
     """
-    import urllib3
-
-    api_client = cluster.api_client
-    headers = {**api_client.default_headers, "Accept": request.accept}
-    timeout = urllib3.Timeout(
-        connect=CONNECT_SECONDS, read=request.read_seconds or cluster.policy.read_seconds
-    )
     with errors.mapping_errors(request.action, cluster.route):
-        api_client.update_params_for_auth(headers, [], ["BearerToken"])
-        return api_client.rest_client.pool_manager.request(
-            "GET",
-            f"{cluster.server}{request.path}",
-            headers=headers,
-            timeout=timeout,
-            preload_content=False,
-            redirect=False,
-        )
+        return _exchange(cluster, request, redirect=False)
 
 
 def _retried(cluster: Cluster, request: ApiRequest, once: Callable[[], Any]) -> Any:
+    """Call `once`, again and again after failures that may pass.
+
+    The first call is made without stamina, whose preparations cost as much as a call.
+    """
+    policy, began = cluster.policy, time.monotonic()
+
     def on(error: Exception) -> bool | float:
         return retry_after(error, idempotent=request.idempotent)
 
     with errors.mapping_errors(request.action, cluster.route):
-        for attempt in stamina.retry_context(
-            on=on,
-            attempts=cluster.policy.attempts,
-            timeout=cluster.policy.retry_seconds,
-            wait_jitter=0.3,
-        ):
+        try:
+            return once()
+        except Exception as error:
+            left = policy.retry_seconds - (time.monotonic() - began)
+            if policy.attempts == 1 or left <= 0 or not on(error):
+                raise
+            failures = [error]
+        for attempt in stamina.retry_context(on=on, attempts=policy.attempts, timeout=left, wait_jitter=0.3):
             with attempt:
+                if failures:
+                    raise failures.pop()
                 return once()
     raise AssertionError("stamina ends with a result or an exception")
 
@@ -164,25 +160,44 @@ def _send_once(cluster: Cluster, request: ApiRequest) -> Any:
 def _call(cluster: Cluster, request: ApiRequest) -> Any:
     if request.verb == "watch" and cluster.watches is not None:
         return cluster.watches.open(request)
-    try:
-        return cluster.api_client.call_api(
-            request.path,
-            _METHODS[request.verb],
-            query_params=list(request.query),
-            header_params={"Accept": request.accept, "Content-Type": request.content_type},
-            body=request.body,
-            auth_settings=["BearerToken"],
-            _preload_content=False,
-            _return_http_data_only=True,  # the client before 32 returns a tuple otherwise
-            _request_timeout=(CONNECT_SECONDS, request.read_seconds or cluster.policy.read_seconds),
-        )
-    except AttributeError as error:
-        # The client decodes every error's body, and fails on a broken TLS handshake, which has none.
+    response = _exchange(cluster, request)
+    if not 200 <= response.status <= 299:
         from kubernetes.client.exceptions import ApiException
 
-        if isinstance(error.__context__, ApiException):
-            raise error.__context__ from None
-        raise
+        raise ApiException(http_resp=response)
+    return response
+
+
+def _exchange(cluster: Cluster, request: ApiRequest, *, redirect: bool = True) -> Any:
+    """Send a request, and return the open answer.
+
+    `ApiClient.call_api` is not used: it copies the body value by value, which costs more than all the rest.
+    """
+    import urllib3
+
+    api_client = cluster.api_client
+    headers = {**api_client.default_headers, "Accept": request.accept, "Content-Type": request.content_type}
+    if api_client.cookie:
+        headers["Cookie"] = api_client.cookie
+    query = list(request.query)
+    api_client.update_params_for_auth(headers, query, ["BearerToken"])
+    try:
+        return api_client.rest_client.pool_manager.urlopen(
+            _METHODS[request.verb],
+            f"{cluster.server}{request.path}{'?' if query else ''}{urlencode(query)}",
+            body=None if request.body is None else json.dumps(request.body),
+            headers=headers,
+            redirect=redirect,
+            timeout=urllib3.Timeout(
+                connect=CONNECT_SECONDS, read=request.read_seconds or cluster.policy.read_seconds
+            ),
+            preload_content=False,
+        )
+    except urllib3.exceptions.SSLError as error:
+        from kubernetes.client.exceptions import ApiException
+
+        # As the client does: not the connection must be checked, but the certificate.
+        raise ApiException(status=0, reason=f"{type(error).__name__}: {error}") from error
 
 
 def lines(response: Any, longest: int = sys.maxsize) -> Iterator[bytes]:
