@@ -102,9 +102,15 @@ def head_of(obj: Mapping[str, Any], fields: Iterable[str] = _METADATA) -> Object
 
 def _shared(value: Any) -> Any:
     """A copy in which equal short texts are one object: each parsed JSON document has its own copy of every
-    key."""
-    if isinstance(value, Mapping):
+    key.
+
+    Each value of each event is looked at, so only the exact types of parsed JSON are compared.
+    """
+    kind = type(value)
+    if kind is str:
+        return sys.intern(value) if len(value) <= _SHORT else value
+    if kind is dict:
         return {sys.intern(key): _shared(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if kind is list:
         return [_shared(item) for item in value]
-    return sys.intern(value) if isinstance(value, str) and len(value) <= _SHORT else value
+    return value
