@@ -7,49 +7,37 @@ for fields.
 import re
 from collections.abc import Callable, Mapping
 
+from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.kubernetes import label_selector
+from edl_workflows.core.kubernetes.label_selector import LabelRequirement
 from edl_workflows.local.apiserver import errors
 from edl_workflows.local.apiserver.storage import revisions
 
-MAX_LENGTH, MAX_REQUIREMENTS = 8192, 64
-"""Limits of a selector: characters, and requirements."""
 Requirement = Callable[[Mapping[str, str]], bool]
 
-_KEY = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9.]*[A-Za-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?"
-_VALUE = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
-_EXISTS = re.compile(rf"^(!?)\s*({_KEY})$")
-_EQUALS = re.compile(rf"^({_KEY})\s*(==|=|!=)\s*({_VALUE})$")
-_ORDER = re.compile(rf"^({_KEY})\s*([<>])\s*(-?[0-9]{{1,18}})$")
-_SET = re.compile(rf"^({_KEY})\s+(in|notin)\s*\(([^()]*)\)$")
 _FIELD = re.compile(r"^([A-Za-z0-9_.\-/]+)(==|!=|=)(.*)$")
 
 
-def _label_requirement(text: str) -> Requirement:
-    if match := _EXISTS.match(text):
-        absent, key = bool(match[1]), match[2]
-        return lambda labels: (key in labels) is not absent
-    if match := _EQUALS.match(text):
-        key, operator, value = match.groups()
-        if operator == "!=":
-            return lambda labels: labels.get(key) != value
-        return lambda labels: labels.get(key) == value
-    if match := _SET.match(text):
-        key, operator = match[1], match[2]
-        values = frozenset(part.strip() for part in match[3].split(","))
-        if operator == "notin":
+def _make_predicate(requirement: LabelRequirement) -> Requirement:
+    key, values = requirement.key, frozenset(requirement.values)
+    match requirement.operator:
+        case "Exists":
+            return lambda labels: key in labels
+        case "DoesNotExist":
+            return lambda labels: key not in labels
+        case "In":
+            return lambda labels: labels.get(key) in values
+        case "NotIn":
             return lambda labels: labels.get(key) not in values
-        return lambda labels: labels.get(key) in values
-    if match := _ORDER.match(text):
-        key, operator, bound = match[1], match[2], int(match[3])
-        return lambda labels: _ordered(labels.get(key), operator, bound)
-    raise errors.bad_request(
-        f"unable to parse requirement: {text!r} is not a label requirement such as a=b or a in (x,y)"
-    )
+        case operator:
+            bound = int(requirement.values[0])
+            return lambda labels: _ordered(labels.get(key), operator, bound)
 
 
 def _ordered(value: str | None, operator: str, bound: int) -> bool:
     if value is None or not re.fullmatch("-?[0-9]{1,18}", value):
         return False
-    return int(value) > bound if operator == ">" else int(value) < bound
+    return int(value) > bound if operator == "Gt" else int(value) < bound
 
 
 def parse_label_selector(text: str) -> list[Requirement]:
@@ -58,33 +46,10 @@ def parse_label_selector(text: str) -> list[Requirement]:
     Raises:
         ApiError: 400, it cannot be parsed.
     """
-    return [_label_requirement(part.strip()) for part in _split(text) if part.strip()]
-
-
-def _split(text: str) -> list[str]:
-    """The requirements of a selector: its parts between commas, except those in parentheses.
-
-    Raises:
-        ApiError: 400, the selector is too long or has too many requirements. Both are limited because each
-            requirement is compared with every object.
-    """
-    _check_length(text)
-    parts, begin, inside = [], 0, False
-    for place, sign in enumerate(text):
-        if sign in "()":
-            inside = sign == "("
-        elif sign == "," and not inside:
-            parts.append(text[begin:place])
-            begin = place + 1
-    parts.append(text[begin:])
-    if len(parts) > MAX_REQUIREMENTS:
-        raise errors.bad_request(f"a selector has at most {MAX_REQUIREMENTS} requirements, not {len(parts)}")
-    return parts
-
-
-def _check_length(text: str) -> None:
-    if len(text) > MAX_LENGTH:
-        raise errors.bad_request(f"a selector has at most {MAX_LENGTH} characters, not {len(text)}")
+    try:
+        return [_make_predicate(requirement) for requirement in label_selector.parse_selector(text)]
+    except InvalidError as error:
+        raise errors.bad_request(str(error)) from None
 
 
 def parse_field_selector(text: str, supported: frozenset[str]) -> list[Requirement]:
@@ -93,7 +58,11 @@ def parse_field_selector(text: str, supported: frozenset[str]) -> list[Requireme
     Raises:
         ApiError: 400, it cannot be parsed, or names another field.
     """
-    return [_field_requirement(part.strip(), supported) for part in _split(text) if part.strip()]
+    try:
+        parts = label_selector.split_selector(text)
+    except InvalidError as error:
+        raise errors.bad_request(str(error)) from None
+    return [_field_requirement(part.strip(), supported) for part in parts if part.strip()]
 
 
 def _field_requirement(text: str, supported: frozenset[str]) -> Requirement:
@@ -112,16 +81,21 @@ def _field_requirement(text: str, supported: frozenset[str]) -> Requirement:
     return lambda values: values.get(key, "") == value
 
 
-def make_match(label_selector: str, field_selector: str, supported: frozenset[str]) -> revisions.Match:
+def make_match(labels: str, fields: str, supported: frozenset[str]) -> revisions.Match:
     """The predicate of a list or watch.
+
+    Args:
+        labels: the label selector.
+        fields: the field selector.
+        supported: the fields that it may name.
 
     Raises:
         ApiError: 400, a selector cannot be parsed.
     """
-    if not label_selector and not field_selector:
+    if not labels and not fields:
         return revisions.match_everything
-    by_label = parse_label_selector(label_selector)
-    by_field = parse_field_selector(field_selector, supported)
+    by_label = parse_label_selector(labels)
+    by_field = parse_field_selector(fields, supported)
 
     def matches(revision: revisions.Revision) -> bool:
         return all(holds(revision.labels) for holds in by_label) and all(
