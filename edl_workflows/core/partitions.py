@@ -15,8 +15,20 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from edl_workflows.core.exceptions import InvalidError
+
 MAX_PARTITIONS = 16
 """Most replicas that share the jobs. Each lists all Leases, so their number grows with its square."""
+
+
+def check_partitions(count: int) -> None:
+    """Check a number of partitions.
+
+    Raises:
+        InvalidError: it is out of range.
+    """
+    if not 1 <= count <= MAX_PARTITIONS:
+        raise InvalidError(f"{count} controller partitions: choose 1 to {MAX_PARTITIONS}")
 
 
 def owner_of(key: str, slots: Collection[int]) -> int:

@@ -18,6 +18,7 @@ import yaml
 from edl_workflows.core.exceptions import EdlError, StageTimeoutError
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes.namespaces import one_namespace
 from edl_workflows.pipelines.install import rbac, workloads
 from edl_workflows.pipelines.install.admission import admission_policies
 from edl_workflows.pipelines.install.crds import render_yaml
@@ -201,7 +202,7 @@ class Installed:
     @property
     def jobs(self) -> str:
         """The namespace with the jobs."""
-        return self.options.jobs_namespace
+        return self.options.jobs_namespaces.names[0]
 
     def wait_ready(self) -> None:
         """Wait until every replica of every Deployment is ready."""
@@ -328,7 +329,7 @@ def installed(bed: Bed, cluster: Cluster, name: str, image: str, change: Change)
     options = InstallOptions(
         image,
         f"{name}-system",
-        f"{name}-jobs",
+        one_namespace(f"{name}-jobs"),
         ("all",),
         pull_policy=PullPolicy.NEVER,
         parts=parts,
@@ -338,15 +339,16 @@ def installed(bed: Bed, cluster: Cluster, name: str, image: str, change: Change)
         master_cpu_limit=MASTER_CPU_LIMIT,
         ttl_seconds_after_finished=TIME_TO_LIVE,
     )
-    make_namespace(cluster, options.jobs_namespace, RESTRICTED)
+    (jobs,) = options.jobs_namespaces.names
+    make_namespace(cluster, jobs, RESTRICTED)
     with tempfile.TemporaryDirectory() as folder:
-        running = Installed(bed, cluster.in_namespace(options.jobs_namespace), options, Path(folder))
+        running = Installed(bed, cluster.in_namespace(jobs), options, Path(folder))
         try:
             apply(bed, changed(installation_manifests(options), change))
             yield running
         finally:
             # Jobs first, while their controller lives: nothing of theirs waits for a finalizer of its own.
-            for namespace in (options.jobs_namespace, options.namespace):
+            for namespace in (jobs, options.namespace):
                 client.delete(cluster, resources.NAMESPACES, namespace)
             for one in (*admission_policies(options), *flow_schemas(options)):
                 bed.kubectl("delete", one["kind"], one["metadata"]["name"], "--ignore-not-found")

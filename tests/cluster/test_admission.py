@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes.namespaces import one_namespace
 from edl_workflows.pipelines.install import rbac
 from edl_workflows.pipelines.install.admission import admission_policies
 from edl_workflows.pipelines.install.manifests import installation_manifests
@@ -41,9 +42,11 @@ class Guarded:
 
     def refusal(self, user: str, command: str, manifest: dict[str, Any]) -> str:
         """What the API server says against it; "" where it would do it. Nothing is changed."""
-        namespace = self.options.namespace if user == names.CONTROLLER else self.options.jobs_namespace
+        namespace = (
+            self.options.namespace if user == names.CONTROLLER else self.options.jobs_namespaces.names[0]
+        )
         account = f"system:serviceaccount:{namespace}:{user}"
-        where = ["-n", self.options.jobs_namespace, "--as", account, "--dry-run=server"]
+        where = ["-n", self.options.jobs_namespaces.names[0], "--as", account, "--dry-run=server"]
         try:
             if command == "patch":
                 name = manifest["metadata"]["name"]
@@ -63,7 +66,11 @@ def guarded(bed: Bed, cluster: Cluster) -> Iterator[Guarded]:
     """A namespace where everybody may do everything but what the policies refuse."""
     own = f"test-{uuid.uuid4().hex[:6]}"
     options = InstallOptions(
-        "registry.example/edl:1", f"{own}-system", own, kinds=("all",), master_accounts=(SHARED,)
+        "registry.example/edl:1",
+        f"{own}-system",
+        one_namespace(own),
+        kinds=("all",),
+        master_accounts=(SHARED,),
     )
     make_namespace(cluster, own, {})
     definitions = [
@@ -103,8 +110,8 @@ def guarded(bed: Bed, cluster: Cluster) -> Iterator[Guarded]:
 
 
 def _may(options: InstallOptions, user: str, rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    metadata = {"name": user, "namespace": options.jobs_namespace}
-    namespace = options.namespace if user == names.CONTROLLER else options.jobs_namespace
+    metadata = {"name": user, "namespace": options.jobs_namespaces.names[0]}
+    namespace = options.namespace if user == names.CONTROLLER else options.jobs_namespaces.names[0]
     return [
         {"apiVersion": RBAC, "kind": "Role", "metadata": metadata, "rules": rules},
         {

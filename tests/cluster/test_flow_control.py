@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.install import flow_control
 from edl_workflows.pipelines.install.options import InstallOptions
 from edl_workflows.runtime.kube import client, resources
@@ -39,7 +40,7 @@ class Matched:
     @property
     def jobs_namespace(self) -> str:
         """A namespace with jobs of the installation."""
-        return self.options.jobs_namespace or f"{self.options.namespace}-jobs"
+        return f"{self.options.namespace}-jobs"
 
     def schema_of(self, namespace: str, account: str, path: str) -> str:
         """Name of the FlowSchema of a service account's request."""
@@ -56,17 +57,20 @@ class Matched:
         )
         return dict(line.split("=") for line in listed.split())[uid]
 
-    def schema_named(self, name: str) -> str:
-        """The name that a FlowSchema has in this installation."""
-        return f"{name}-{self.options.jobs_namespace}" if self.options.jobs_namespace else name
 
-
-@pytest.fixture(params=[True, False], ids=["one-namespace", "all-namespaces"])
+@pytest.fixture(params=["one-namespace", "two-namespaces", "selector", "all-namespaces"])
 def matched(request: pytest.FixtureRequest, bed: Bed, cluster: Cluster) -> Iterator[Matched]:
     """FlowSchemas, and the accounts that they are about. The priority levels stay, since installations of
     other tests use them."""
     own = f"test-{uuid.uuid4().hex[:6]}"
-    options = InstallOptions("registry.example/edl:1", own, f"{own}-jobs" if request.param else "")
+    jobs = f"{own}-jobs"
+    selection = {
+        "one-namespace": NamespaceSelection((jobs,)),
+        "two-namespaces": NamespaceSelection((jobs, f"{own}-more")),
+        "selector": NamespaceSelection(selector=f"kubernetes.io/metadata.name in ({jobs})"),
+        "all-namespaces": NamespaceSelection(),
+    }[request.param]
+    options = InstallOptions("registry.example/edl:1", own, selection)
     installation = Matched(bed, options)
     schemas = list(flow_control.flow_schemas(options))
     accounts = {own: (names.CONTROLLER, "default"), installation.jobs_namespace: (MASTER,)}
@@ -99,12 +103,12 @@ def test_requests_are_in_the_level_of_their_program(matched: Matched) -> None:
     plans = f"/apis/{names.GROUP}/v1alpha1/namespaces/{jobs}/scaleplans"
     pods, leases = f"/api/v1/namespaces/{jobs}/pods", f"/apis/coordination.k8s.io/v1/namespaces/{own}/leases"
 
-    masters = matched.schema_named(flow_control.MASTERS)
+    named = matched.options.name_in_cluster
+    masters = named(flow_control.MASTERS)
     assert matched.schema_of(jobs, MASTER, plans) == masters
-    one_namespace = bool(matched.options.jobs_namespace)
-    assert matched.schema_of(jobs, MASTER, pods) == (masters if one_namespace else "service-accounts")
-    controller = matched.schema_named(names.CONTROLLER)
+    expected = masters if matched.options.jobs_namespaces.names else "service-accounts"
+    assert matched.schema_of(jobs, MASTER, pods) == expected
+    controller = named(names.CONTROLLER)
     assert {matched.schema_of(own, names.CONTROLLER, path) for path in (plans, pods)} == {controller}
-    election = matched.schema_named(f"{names.CONTROLLER}-leader-election")
-    assert matched.schema_of(own, names.CONTROLLER, leases) == election
+    assert matched.schema_of(own, names.CONTROLLER, leases) == named(flow_control.ELECTIONS)
     assert matched.schema_of(own, "default", pods) == "service-accounts"

@@ -15,6 +15,7 @@ from edl_workflows.core.jobs.kinds import kind_of
 from edl_workflows.core.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec, ScalePlanPhase
 from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection, one_namespace
 from edl_workflows.pipelines.argo.api import WORKFLOWS
 from edl_workflows.pipelines.install import flow_control, rbac
 from edl_workflows.pipelines.install.crds import render_yaml
@@ -61,15 +62,17 @@ PATIENCE = 240
 """Seconds; a busy machine takes a minute to start a program with its libraries."""
 
 
-@pytest.mark.parametrize("jobs_namespace", ["", "jobs"])
-def test_every_object_is_accepted_strictly(bed: Bed, cluster: Cluster, jobs_namespace: str) -> None:
+@pytest.mark.parametrize(
+    ("named", "selector"), [(0, ""), (1, ""), (2, ""), (0, "team=vision,env in (test,prod),!frozen")]
+)
+def test_every_object_is_accepted_strictly(bed: Bed, cluster: Cluster, named: int, selector: str) -> None:
     """The API server takes every manifest as it is printed, with no unknown field."""
     own = f"test-{uuid.uuid4().hex[:6]}"
-    where = f"{own}-{jobs_namespace}" if jobs_namespace else ""
+    where = NamespaceSelection(tuple(f"{own}-{index}" for index in range(named)), selector)
     options = InstallOptions(
         "registry.example/edl:1", own, where, kinds=("all",), parts=frozenset(InstallPart)
     )
-    made = [name for name in (own, where) if name]
+    made = [own, *where.names]
     try:
         for name in made:
             make_namespace(cluster, name, {})
@@ -88,17 +91,21 @@ def test_another_team_uninstalls(here: Installed, bed: Bed, cluster: Cluster) ->
     own = f"test-{uuid.uuid4().hex[:6]}"
     # Its pods need not run, so their image need not exist.
     options = InstallOptions(
-        "registry.example/edl:1", own, f"{own}-jobs", kinds=("all",), pull_policy=PullPolicy.NEVER
+        "registry.example/edl:1",
+        own,
+        one_namespace(f"{own}-jobs"),
+        kinds=("all",),
+        pull_policy=PullPolicy.NEVER,
     )
     shared = installation_manifests(dataclasses.replace(options, crds=CrdMode.ONLY))
     before = _uids(bed, shared)
-    make_namespace(cluster, options.jobs_namespace, {})
+    make_namespace(cluster, f"{own}-jobs", {})
     try:
         apply(bed, installation_manifests(options))
     finally:
         printed = render_yaml(installation_manifests(dataclasses.replace(options, crds=CrdMode.WITHOUT)))
         bed.kubectl("delete", "-f", "-", stdin=printed)
-        client.delete(cluster, resources.NAMESPACES, options.jobs_namespace)
+        client.delete(cluster, resources.NAMESPACES, f"{own}-jobs")
 
     assert client.find(cluster, resources.NAMESPACES, own) is None
     assert _uids(bed, shared) == before

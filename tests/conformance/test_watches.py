@@ -95,6 +95,28 @@ def test_entering_and_leaving_a_selection(api: Api, core: str) -> None:
     ]
 
 
+def test_selected_namespaces(api: Api, namespace: str) -> None:
+    """Namespaces have labels. A watch with a selector shows when one gets the label, and when it loses it,
+    also of the metadata alone."""
+    path, key = "/api/v1/namespaces", f"team-{namespace}"
+    since, selector = _version(api, path), f"{key} in (vision,speech)"
+    assert api.get(path, labelSelector=key)["items"] == []
+    for team in ("vision", "speech", "other", "vision", None):
+        api.merge(f"{path}/{namespace}", {"metadata": {"labels": {key: team}}})
+
+    assert api.first(path, 5, resourceVersion=since, labelSelector=selector) == [
+        ("ADDED", namespace),
+        ("MODIFIED", namespace),
+        ("DELETED", namespace),
+        ("ADDED", namespace),
+        ("DELETED", namespace),
+    ]
+    by_name = f"kubernetes.io/metadata.name={namespace}"
+    assert [found["metadata"]["name"] for found in api.get(path, labelSelector=by_name)["items"]] == [
+        namespace
+    ]
+
+
 def test_one_object(api: Api, core: str) -> None:
     """A field selector narrows a watch to one object."""
     path = f"{core}/configmaps"

@@ -10,6 +10,7 @@ from hypothesis import given
 from schemathesis.generation import GenerationMode
 
 from edl_workflows.core.kubernetes.api import DI_JOBS
+from edl_workflows.core.kubernetes.namespaces import one_namespace
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.process.rate_limit import RateLimit
@@ -47,7 +48,10 @@ def url(cluster: Cluster) -> Iterator[str]:
     create(cluster, name="over")
     client.patch_status(cluster, DI_JOBS, "over", {"phase": "Failed"})
     admission = Admission(admin_token=ADMIN, per_client=UNLIMITED, per_job=UNLIMITED)
-    running = DiServer(cluster, ServerOptions(namespace=cluster.namespace, port=0, admission=admission))
+    running = DiServer(
+        cluster,
+        ServerOptions(namespaces=one_namespace(cluster.namespace), port=0, admission=admission),
+    )
     with running.serving() as found:
         eventually_ready(running)
         yield found

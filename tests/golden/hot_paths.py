@@ -19,6 +19,7 @@ from typing import Any
 import urllib3
 
 from edl_workflows.core.jobs.kinds import KINDS, kind_of
+from edl_workflows.core.kubernetes.namespaces import one_namespace
 from edl_workflows.core.protocol.datasets import (
     AckReply,
     AckRequest,
@@ -240,9 +241,14 @@ def _observe_events() -> Path:
     kind = kind_of("ElasticJob")
     cluster = Cluster(api_client=None, namespace="default", key="none")
     world = ObservedCluster(
-        cluster, "default", (kind.source,), (kind.source.api,), lambda _group: None, lambda *_: None
+        cluster,
+        one_namespace("default"),
+        (kind.source,),
+        (kind.source.api,),
+        lambda _group: None,
+        lambda *_: None,
     )
-    (informer,) = world._by_source.values()
+    (informer,) = world._informers
     stream, next_line = _watch_jobs(cluster), _make_lines()
     return lambda: informer._take(stream._parse(next_line()))
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection, one_namespace
 from edl_workflows.pipelines.install.crds import render_yaml
 from edl_workflows.pipelines.install.manifests import installation_manifests
 from edl_workflows.pipelines.install.options import InstallOptions, InstallPart, PullPolicy
@@ -16,11 +17,21 @@ CASES = {
     "one-namespace": InstallOptions(
         image="registry.example/edl-workflows:1",
         namespace="edl",
-        jobs_namespace="training",
+        jobs_namespaces=one_namespace("training"),
         kinds=("all",),
         replicas=3,
         pull_policy=PullPolicy.ALWAYS,
         pull_secrets=("registry",),
+        parts=frozenset(InstallPart),
+    ),
+    "two-namespaces": InstallOptions(
+        image="registry.example/edl-workflows:1",
+        jobs_namespaces=NamespaceSelection(("training", "vision")),
+    ),
+    "selected-namespaces": InstallOptions(
+        image="registry.example/edl-workflows:1",
+        jobs_namespaces=NamespaceSelection(selector="team=vision,env in (test,prod)"),
+        kinds=("all",),
         parts=frozenset(InstallPart),
     ),
     "brain": InstallOptions(

@@ -5,6 +5,7 @@ does not know the kinds. Manifests are plain dicts as the API has them. No clock
 `Observed` brings the time and a fresh token.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,7 +14,7 @@ from typing import Any, Literal
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.kubernetes.lost_pods import UNREACHABLE_SECONDS
 from edl_workflows.core.kubernetes.objects import parse_quantity
-from edl_workflows.core.write_budget import WRITES_PER_SECOND
+from edl_workflows.core.write_budget import MIN_WRITES_PER_SECOND, WRITES_PER_SECOND
 
 Manifest = Mapping[str, Any]
 """One object as the API server has it."""
@@ -55,7 +56,8 @@ class InstallationSettings:
             most.
 
     Raises:
-        InvalidError: the CPU limit is no quantity, or is less than the request.
+        InvalidError: the CPU limit is no quantity, or is less than the request; a requested resource of a
+            DIJob is no quantity; the budget of progress writes is too small; a time is negative.
     """
 
     master_image: str = "edl-workflows:latest"
@@ -78,6 +80,26 @@ class InstallationSettings:
     progress_writes_per_second: float = WRITES_PER_SECOND
 
     def __post_init__(self) -> None:
+        self._check_cpu_limit()
+        for name, amount in self.di_job_resources.items():
+            try:
+                parse_quantity(amount)
+            except ValueError as error:
+                raise InvalidError(f"requests of DIJobs: {name}: {error}") from error
+        writes = self.progress_writes_per_second
+        if not MIN_WRITES_PER_SECOND <= writes < math.inf:
+            raise InvalidError(
+                f"{writes:g} progress writes per second: choose a number of at least {MIN_WRITES_PER_SECOND}"
+            )
+        times = (
+            ("seconds after which a finished job is deleted", self.ttl_seconds_after_finished),
+            ("seconds until a master on an unreachable node is replaced", self.unreachable_seconds),
+        )
+        for meaning, seconds in times:
+            if seconds is not None and not 0 <= seconds < math.inf:
+                raise InvalidError(f"{seconds:g} {meaning}: choose a number of at least 0")
+
+    def _check_cpu_limit(self) -> None:
         if not self.master_cpu_limit:
             return
         try:

@@ -27,6 +27,7 @@ from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol.reported_text import escape_controls
 
 if TYPE_CHECKING:
+    from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
     from edl_workflows.runtime.kube.connect import Cluster
     from edl_workflows.runtime.process.leader import Election
 
@@ -294,6 +295,55 @@ class ClusterFlags:
     def connect(self, *, log_retries: bool = False) -> "Cluster":
         """See `connect_cluster`."""
         return connect_cluster(self.kubeconfig, self.context, self.namespace, log_retries=log_retries)
+
+
+@dataclasses.dataclass(frozen=True)
+class NamespacesFlags:
+    """The namespaces that a process serves."""
+
+    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Serve all namespaces.")] = (
+        False
+    )
+    jobs_namespace: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--jobs-namespace",
+            help="Serve this namespace; may be repeated. By default that of --namespace is served.",
+            show_default=False,
+        ),
+    ] = None
+    jobs_namespace_selector: Annotated[
+        str,
+        typer.Option(
+            "--jobs-namespace-selector",
+            metavar="SELECTOR",
+            help="Serve the namespaces with these labels (`team=vision,env in (test,prod)`), while they have "
+            "them. Needs the right to list and watch namespaces and, in all of them, what is served.",
+            show_default=False,
+        ),
+    ] = ""
+
+    def selection(self, cluster: "Cluster") -> "NamespaceSelection":
+        """The namespaces.
+
+        Args:
+            cluster: the cluster, whose namespace is the default.
+
+        Raises:
+            InvalidError: options contradict each other, or one is malformed.
+        """
+        from edl_workflows.core.exceptions import InvalidError
+        from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
+
+        named = tuple(self.jobs_namespace or ())
+        if self.all_namespaces and (named or self.jobs_namespace_selector):
+            raise InvalidError(
+                "--all-namespaces serves every namespace: leave out --jobs-namespace and "
+                "--jobs-namespace-selector, or this option"
+            )
+        if self.all_namespaces or self.jobs_namespace_selector:
+            return NamespaceSelection(named, self.jobs_namespace_selector)
+        return NamespaceSelection(named or (cluster.namespace,))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -193,7 +193,7 @@ def _rule(group: str, resources: Sequence[str], *operations: str) -> Manifest:
 
 
 def _policy(options: InstallOptions, name: str, policy: Manifest) -> Iterator[Manifest]:
-    full = f"{name}-{options.jobs_namespace}" if options.jobs_namespace else name
+    full = options.name_in_cluster(name)
     head = {"apiVersion": f"{_API}/v1", "metadata": {"name": full}}
     yield {
         "kind": "ValidatingAdmissionPolicy",
@@ -208,10 +208,8 @@ def _policy(options: InstallOptions, name: str, policy: Manifest) -> Iterator[Ma
             ],
         },
     }
-    where = {"kubernetes.io/metadata.name": options.jobs_namespace}
-    scope = (
-        {"matchResources": {"namespaceSelector": {"matchLabels": where}}} if options.jobs_namespace else {}
-    )
+    where = options.jobs_namespaces.match
+    scope = {"matchResources": {"namespaceSelector": where}} if where else {}
     yield {
         "kind": "ValidatingAdmissionPolicyBinding",
         "apiVersion": f"{_API}/v1",

@@ -19,6 +19,9 @@ Manifest = dict[str, Any]
 
 MASTERS = "edl-masters"
 """Name of the masters' FlowSchema and priority level."""
+ELECTIONS = "edl-leader-election"
+"""Name of the FlowSchema for Leases. It does not begin with the name of another one and a dash: a namespace's
+name follows there."""
 _API = "flowcontrol.apiserver.k8s.io/v1"
 _ELECTION = "leader-election"
 """Priority level that each API server has. Without it, leases are in the controller's level."""
@@ -48,7 +51,7 @@ def flow_schemas(options: InstallOptions) -> Iterator[Manifest]:
         "verbs": ["*"],
         "namespaces": [options.namespace],
     }
-    yield _schema(options, f"{names.CONTROLLER}-leader-election", _ELECTION, 0, accounts, [leases])
+    yield _schema(options, ELECTIONS, _ELECTION, 0, accounts, [leases])
     everything = {
         "apiGroups": ["*"],
         "resources": ["*"],
@@ -57,26 +60,24 @@ def flow_schemas(options: InstallOptions) -> Iterator[Manifest]:
         "clusterScope": True,
     }
     yield _schema(options, names.CONTROLLER, names.CONTROLLER, 1, accounts, [everything])
-    yield _schema(options, MASTERS, MASTERS, 2, [_masters(options)], _master_rules(options))
+    yield _schema(options, MASTERS, MASTERS, 2, _masters(options), _master_rules(options))
 
 
-def _masters(options: InstallOptions) -> Manifest:
-    """Each master has an account of its own, and a FlowSchema can't match names by their suffix."""
-    group = "system:serviceaccounts"
-    return {
-        "kind": "Group",
-        "group": {"name": f"{group}:{options.jobs_namespace}" if options.jobs_namespace else group},
-    }
+def _masters(options: InstallOptions) -> list[Manifest]:
+    """Each master has an account of its own, and a FlowSchema can match neither names by their suffix nor
+    namespaces by their labels."""
+    every = "system:serviceaccounts"
+    groups = [f"{every}:{namespace}" for namespace in options.jobs_namespaces.names] or [every]
+    return [{"kind": "Group", "group": {"name": group}} for group in groups]
 
 
 def _master_rules(options: InstallOptions) -> list[Manifest]:
-    """What masters request. In all namespaces, only what is about our own resources: other accounts than
-    masters read pods, too."""
-    rules = pods.master_rules("")
-    own = [rule for rule in rules if options.jobs_namespace or rule["apiGroups"] == [names.GROUP]]
+    """What masters request. If the namespaces are not named, only what is about our own resources: other
+    accounts than masters read pods, too."""
+    rules, named = pods.master_rules(""), options.jobs_namespaces.names
+    own = [rule for rule in rules if named or rule["apiGroups"] == [names.GROUP]]
     return [
-        {key: rule[key] for key in ("apiGroups", "resources", "verbs")}
-        | {"namespaces": [options.jobs_namespace or "*"]}
+        {key: rule[key] for key in ("apiGroups", "resources", "verbs")} | {"namespaces": list(named) or ["*"]}
         for rule in own
     ]
 
@@ -93,11 +94,10 @@ def _schema(
     subjects: list[Manifest],
     rules: list[Manifest],
 ) -> Manifest:
-    full = f"{name}-{options.jobs_namespace}" if options.jobs_namespace else name
     return {
         "apiVersion": _API,
         "kind": "FlowSchema",
-        "metadata": {"name": full},
+        "metadata": {"name": options.name_in_cluster(name)},
         "spec": {
             "priorityLevelConfiguration": {"name": level},
             "matchingPrecedence": _PRECEDENCE + place,

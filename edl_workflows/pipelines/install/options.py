@@ -6,15 +6,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.exceptions import InvalidError, ManifestError
+from edl_workflows.core.jobs import validation
 from edl_workflows.core.jobs.actions import InstallationSettings
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.kinds import choose_kinds
-from edl_workflows.core.partitions import MAX_PARTITIONS
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection, check_namespace, is_namespace
+from edl_workflows.core.partitions import check_partitions
+from edl_workflows.core.write_budget import WRITES_PER_SECOND
 
-_NAMESPACE = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _SECRET = re.compile(r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?\Z")
 
+MAX_REPLICAS = 9
+"""Most replicas without partitions. More than two or three only wait."""
 NAMESPACE = "edl-system"
 """Default namespace of the controller."""
 
@@ -53,7 +57,7 @@ class InstallOptions:
             `crds` is ONLY.
         namespace: namespace of the controller. It is created, and admits only pods that meet the Pod Security
             Standard "restricted".
-        jobs_namespace: the only namespace whose jobs are reconciled, which must exist; "" for all namespaces.
+        jobs_namespaces: whose jobs are reconciled. Those that are named must exist.
         kinds: names of the kinds that are reconciled, see `choose_kinds`. They determine the definitions and
             the permissions of the controller.
         replicas: replicas of the controller and of Argo's agent. Only one works at a time; another one takes
@@ -88,7 +92,7 @@ class InstallOptions:
 
     image: str
     namespace: str = NAMESPACE
-    jobs_namespace: str = ""
+    jobs_namespaces: NamespaceSelection = field(default_factory=NamespaceSelection)
     kinds: tuple[str, ...] = ()
     replicas: int = 2
     pull_policy: PullPolicy | None = None
@@ -113,19 +117,35 @@ class InstallOptions:
 
     def __post_init__(self) -> None:
         self._check_names()
-        if self.replicas < 1:
-            raise InvalidError(f"{self.replicas} replicas: at least one is required")
-        if not 1 <= self.controller_partitions <= MAX_PARTITIONS:
+        if not 1 <= self.replicas <= MAX_REPLICAS:
+            raise InvalidError(f"{self.replicas} replicas: choose 1 to {MAX_REPLICAS}")
+        check_partitions(self.controller_partitions)
+        self._check_settings()
+        if self.autoscaler and self.jobs_namespaces.names:
             raise InvalidError(
-                f"{self.controller_partitions} controller partitions: choose 1 to {MAX_PARTITIONS}"
+                "the autoscaler needs the nodes and pods of the whole cluster: install for all namespaces or "
+                "for those with a label, or without the autoscaler"
             )
+        self._check_parts()
+
+    def _check_settings(self) -> None:
+        writes = self.progress_writes_per_second
+        InstallationSettings(
+            master_cpu_limit=self.master_cpu_limit,
+            progress_writes_per_second=WRITES_PER_SECOND if writes is None else writes,
+            ttl_seconds_after_finished=self.ttl_seconds_after_finished,
+        )
+        templates = {
+            "pod template": self.pod_template,
+            "pod template of masters": self.master_template,
+            "pod template of training pods": self.training_template,
+        }
+        for title, template in templates.items():
+            if problems := list(validation.template_problems(template, partial=True)) if template else []:
+                raise ManifestError(title, problems)
+
+    def _check_parts(self) -> None:
         job_kinds = {kind.name for kind in self.job_kinds}
-        InstallationSettings(master_cpu_limit=self.master_cpu_limit)
-        if self.autoscaler and self.jobs_namespace:
-            raise InvalidError(
-                "the autoscaler needs the nodes and pods of the whole cluster: "
-                "install for all namespaces, or without the autoscaler"
-            )
         for part, name, kind in (
             (InstallPart.DI_SERVER, "the DI server", "DIJob"),
             (InstallPart.BRAIN, "Brain", "ElasticJob"),
@@ -139,12 +159,8 @@ class InstallOptions:
         image_missing = not self.image and self.crds is not CrdMode.ONLY
         if image_missing or any(character.isspace() for character in self.image):
             raise InvalidError(f"image {self.image!r}: name an image that was built from Containerfile")
-        for option, value in (("namespace", self.namespace), ("jobs namespace", self.jobs_namespace)):
-            if not _NAMESPACE.match(value) and (value or option == "namespace"):
-                raise InvalidError(
-                    f"{option} {value!r} is not a valid namespace: use lower-case letters, digits and '-'"
-                )
-        if self.jobs_namespace == self.namespace:
+        check_namespace("namespace", self.namespace)
+        if self.namespace in self.jobs_namespaces.names:
             raise InvalidError(
                 f"jobs can't run in the controller's own namespace {self.namespace!r}, which admits "
                 "restricted pods only: choose another namespace for them"
@@ -157,7 +173,7 @@ class InstallOptions:
                 raise InvalidError(f"master account {account!r} is not a valid name of a ServiceAccount")
         for account in self.other_operators:
             where, _, name = account.partition(":")
-            if not (_NAMESPACE.match(where) and _SECRET.match(name)):
+            if not (is_namespace(where) and _SECRET.match(name)):
                 raise InvalidError(f"other operator {account!r}: name its ServiceAccount as namespace:name")
         secrets = [("pull secret", secret) for secret in self.pull_secrets]
         if self.brain_database_secret:
@@ -165,6 +181,14 @@ class InstallOptions:
         for option, secret in secrets:
             if not _SECRET.match(secret):
                 raise InvalidError(f"{option} {secret!r} is not a valid name of a Secret")
+
+    def name_in_cluster(self, name: str) -> str:
+        """The name of an object without a namespace, such that no two installations clash. A namespace's name
+        has no dot."""
+        selection = self.jobs_namespaces
+        if selection.is_everything:
+            return name
+        return f"{name}-{selection.names[0]}" if len(selection.names) == 1 else f"{name}.{self.namespace}"
 
     @property
     def job_kinds(self) -> tuple[Kind, ...]:

@@ -105,8 +105,8 @@ def argo_agent_rules() -> list[Manifest]:
 
 
 def node_rules(job_kinds: Collection[Kind] = kinds.KINDS) -> list[Manifest]:
-    """Cluster-wide permissions to place preemptible DIJobs. An installation for a single namespace does not
-    get them.
+    """Cluster-wide permissions to place preemptible DIJobs. An installation for named namespaces does not get
+    them.
     """
     return [policy_rule("", "nodes", "list", "watch")] if DI_JOB in job_kinds else []
 
@@ -174,7 +174,7 @@ def merge_rules(rules: Iterable[Mapping[str, Any]]) -> list[Manifest]:
 def access_manifests(options: InstallOptions) -> Iterator[Manifest]:
     """ServiceAccounts of the components with their roles and bindings, in the order in which they are
     applied."""
-    everywhere = [] if options.jobs_namespace else node_rules(options.job_kinds)
+    everywhere = [] if options.jobs_namespaces.names else node_rules(options.job_kinds)
     if options.autoscaler:
         everywhere = [*everywhere, *autoscaler_rules(options.job_kinds)]
     own = controller_rules(options.job_kinds, network_policies=options.network_policies)
@@ -187,9 +187,10 @@ def access_manifests(options: InstallOptions) -> Iterator[Manifest]:
     if InstallPart.DI_SERVER in options.parts:
         yield from _account(options, names.DI_SERVER, di_server_rules())
     if InstallPart.BRAIN in options.parts:
-        # The monitor needs the nodes of the whole cluster, so an installation for a single namespace has
-        # none.
-        yield from _account(options, names.BRAIN, [] if options.jobs_namespace else brain_rules())
+        # The monitor needs the nodes and the jobs of the whole cluster, so an installation for some
+        # namespaces has none.
+        monitors = options.jobs_namespaces.is_everything
+        yield from _account(options, names.BRAIN, brain_rules() if monitors else [])
 
 
 def shared_roles() -> Iterator[Manifest]:
@@ -221,12 +222,16 @@ def _account(
         yield _binding("RoleBinding", role, options.namespace, "Role", subject)
     if not rules:
         return
-    if options.jobs_namespace:
-        yield _role("Role", name, options.jobs_namespace, rules)
-        yield _binding("RoleBinding", name, options.jobs_namespace, "Role", subject)
-    else:
-        yield _role("ClusterRole", name, "", rules)
-        yield _binding("ClusterRoleBinding", name, "", "ClusterRole", subject)
+    selection = options.jobs_namespaces
+    for namespace in selection.names:
+        yield _role("Role", name, namespace, rules)
+        yield _binding("RoleBinding", name, namespace, "Role", subject)
+    if not selection.names:
+        if selection.selector:
+            rules = merge_rules([*rules, policy_rule("", "namespaces", "list", "watch")])
+        full = options.name_in_cluster(name)
+        yield _role("ClusterRole", full, "", rules)
+        yield _binding("ClusterRoleBinding", full, "", "ClusterRole", subject)
 
 
 def _cluster_role(name: str, rules: list[Manifest], aggregated_to: str = "") -> Manifest:

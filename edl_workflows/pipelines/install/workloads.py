@@ -9,6 +9,7 @@ from typing import Any
 from edl_workflows.core.jobs.di_job import pods as di_pods
 from edl_workflows.core.jobs.manifests import merge_env, overlay_template
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.install import rbac
 from edl_workflows.pipelines.install.crds import render_yaml
 from edl_workflows.pipelines.install.options import InstallOptions, InstallPart
@@ -51,7 +52,7 @@ def workload_manifests(options: InstallOptions) -> Iterator[Manifest]:
     """Deployments with their Services, policies and budgets, in the order in which they are applied."""
     config = _config(options)
     yield config
-    where = ["--namespace", options.jobs_namespace] if options.jobs_namespace else ["--all-namespaces"]
+    where = _where(options.jobs_namespaces)
     elect = ["--leader-elect-namespace", options.namespace]
     arguments = ["controller", "run", *where, *_controller_arguments(options), *elect]
     deployment = _deployment(options, names.CONTROLLER, arguments)
@@ -64,6 +65,16 @@ def workload_manifests(options: InstallOptions) -> Iterator[Manifest]:
         yield from _di_server(options, where)
     if InstallPart.BRAIN in options.parts:
         yield from _brain(options)
+
+
+def _where(selection: NamespaceSelection) -> list[str]:
+    """Options of the components that serve the namespaces."""
+    if selection.selector:
+        return ["--jobs-namespace-selector", selection.selector]
+    if len(selection.names) == 1:
+        return ["--namespace", *selection.names]
+    named = [part for name in selection.names for part in ("--jobs-namespace", name)]
+    return named or ["--all-namespaces"]
 
 
 def _controller_arguments(options: InstallOptions) -> list[str]:
@@ -210,7 +221,7 @@ def _brain(options: InstallOptions) -> Iterator[Manifest]:
     name, port = names.BRAIN, names.BRAIN_PORT
     listen = ["--host", "0.0.0.0", "--port", str(port)]  # noqa: S104 - the masters are elsewhere
     tokens = ["--tokens-file", f"{CONFIG_FOLDER}/{BRAIN_TOKENS}"]
-    monitor = [] if options.jobs_namespace else ["--monitor", "--all-namespaces"]
+    monitor = ["--monitor", "--all-namespaces"] if options.jobs_namespaces.is_everything else []
     deployment = _deployment(options, name, ["brain", "run", *listen, *tokens, *monitor])
     deployment["spec"] |= {"replicas": 1, "strategy": {"type": "Recreate"}}
     spec = deployment["spec"]["template"]["spec"]

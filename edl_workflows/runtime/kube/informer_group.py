@@ -1,16 +1,26 @@
-"""Informers that a program starts, waits for and stops together."""
+"""Informers that a program uses together: of several kinds, of one kind in several namespaces, and the
+watch of the namespaces that it serves."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from edl_workflows.core.exceptions import EdlError
+from edl_workflows.core.jobs import cache_fields
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
+from edl_workflows.runtime.kube.cache import IndexFunction, KeepFunction, ObjectChange
+from edl_workflows.runtime.kube.connect import ClusterSource
 from edl_workflows.runtime.kube.informer import Informer
-from edl_workflows.runtime.kube.resources import Scope
+from edl_workflows.runtime.kube.resources import ALL_NAMESPACES, NAMESPACES, Object, ObjectKey, Scope
+from edl_workflows.runtime.kube.watch import EventType
 
 REPORT_EVERY = 20
 """A failing watch is reported the first time and then every 20th time, which is every five minutes at the
 longest delay."""
+
+NamespaceListener = Callable[[str, bool], None]
+"""Called with the name of a namespace and whether it is served now."""
 
 
 class InformerGroup:
@@ -57,3 +67,127 @@ class InformerGroup:
     def _count_failure(self, scope: Scope, error: EdlError, failures: int) -> None:
         if failures % REPORT_EVERY == 1:
             self._report(scope, error)
+
+
+class NamespacedInformer:
+    """The informers of one kind of objects; a single one for all namespaces.
+
+    Args:
+        source: the API server.
+        scope: what to watch; its namespace has no effect.
+        namespaces: where, as `NamespaceSelection.scopes`.
+        indices, keep: see `ObjectCache`.
+    """
+
+    def __init__(
+        self,
+        source: ClusterSource,
+        scope: Scope,
+        namespaces: Collection[str],
+        indices: Mapping[str, IndexFunction] | None = None,
+        keep: KeepFunction = cache_fields.keep_whole,
+    ) -> None:
+        self._by_namespace = {
+            namespace: Informer(source, replace(scope, namespace=namespace), indices, keep)
+            for namespace in namespaces
+        }
+        self.informers = tuple(self._by_namespace.values())
+        self._everywhere = self._by_namespace.get(ALL_NAMESPACES)
+
+    @property
+    def synced(self) -> bool:
+        """Whether the first lists of all namespaces are there."""
+        return all(informer.synced for informer in self.informers)
+
+    @property
+    def last_error(self) -> EdlError | None:
+        """Why a watch is down; None while all are up."""
+        errors = (informer.last_error for informer in self.informers)
+        return next((error for error in errors if error is not None), None)
+
+    def get(self, key: ObjectKey) -> Object | None:
+        """The object, or None. It must not be changed."""
+        informer = self._of(key.namespace)
+        return None if informer is None else informer.cache.get(key)
+
+    def items(self) -> list[Object]:
+        """All objects. They must not be changed."""
+        if self._everywhere is not None:
+            return self._everywhere.cache.items()
+        return [obj for informer in self.informers for obj in informer.cache.items()]
+
+    def by_index(self, index: str, value: str, namespace: str = ALL_NAMESPACES) -> list[Object]:
+        """The objects found under `value` in one namespace or, by default, in all, by key. They must not be
+        changed."""
+        if namespace or self._everywhere is not None:
+            informer = self._of(namespace)
+            return [] if informer is None else informer.cache.by_index(index, value)
+        return [obj for informer in self.informers for obj in informer.cache.by_index(index, value)]
+
+    def put(self, obj: Object) -> None:
+        """Write through the server's answer to a create or patch."""
+        if (informer := self._of(obj["metadata"].get("namespace") or "")) is not None:
+            informer.put(obj)
+
+    def remove(self, obj: Object) -> None:
+        """Write through the deletion of an object."""
+        if (informer := self._of(obj["metadata"].get("namespace") or "")) is not None:
+            informer.remove(obj)
+
+    def on_change(self, listener: Callable[[ObjectChange], None]) -> None:
+        """See `Informer.on_change`. The threads of several namespaces call `listener` at the same time."""
+        for informer in self.informers:
+            informer.on_change(listener)
+
+    def on_error(self, listener: Callable[[EdlError, int], None]) -> None:
+        """See `Informer.on_error`."""
+        for informer in self.informers:
+            informer.on_error(listener)
+
+    def on_sync(self, listener: Callable[[], None]) -> None:
+        """See `Informer.on_sync`."""
+        for informer in self.informers:
+            informer.on_sync(listener)
+
+    def _of(self, namespace: str) -> Informer | None:
+        return self._everywhere or self._by_namespace.get(namespace)
+
+
+class ServedNamespaces:
+    """The namespaces. Those of a selector are watched: one that gets the labels is served from then on, one
+    that loses them is not.
+
+    Args:
+        source: the API server.
+        selection: see `NamespaceSelection`.
+    """
+
+    def __init__(self, source: ClusterSource, selection: NamespaceSelection) -> None:
+        self.selection = selection
+        self._listeners: list[NamespaceListener] = []
+        self._selected: Informer | None = None
+        if selection.selector:
+            scope = Scope(NAMESPACES, label_selector=selection.selector, metadata_only=True)
+            self._selected = Informer(source, scope, keep=cache_fields.keep_head)
+            self._selected.on_change(self._notify)
+
+    @property
+    def informers(self) -> tuple[Informer, ...]:
+        """The watch of the selected namespaces, if there is a selector. The owner starts and stops it."""
+        return () if self._selected is None else (self._selected,)
+
+    def includes(self, namespace: str) -> bool:
+        """Whether a namespace is served. Without a selector, only such namespaces are ever watched."""
+        selected = self._selected
+        return selected is None or selected.cache.get(ObjectKey("", namespace)) is not None
+
+    def on_change(self, listener: NamespaceListener) -> None:
+        """Call `listener` with each namespace that is served from now on, or no longer, from the watch's
+        thread. `includes` gives the same answer."""
+        self._listeners.append(listener)
+
+    def _notify(self, change: ObjectChange) -> None:
+        if change.type is EventType.MODIFIED:
+            return
+        for listener in self._listeners:
+            listener(change.key.name, change.type is EventType.ADDED)

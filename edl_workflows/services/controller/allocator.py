@@ -35,7 +35,7 @@ from edl_workflows.services.controller.policy_input import (
     build_snapshot,
     group_by_scenario,
 )
-from edl_workflows.services.controller.scaling_loop import ScalingContext, ScalingLoop
+from edl_workflows.services.controller.scaling_loop import ScalingContext, ScalingLoop, check_period
 
 log = structlog.get_logger(__name__)
 
@@ -47,10 +47,16 @@ class AllocatorOptions:
     Attributes:
         policy: name of the policy, see `edl_workflows.core.scaling.policies`.
         period: seconds between two decisions about all jobs.
+
+    Raises:
+        InvalidError: the period is not above 0.
     """
 
     policy: str = "fit"
     period: float = 60.0
+
+    def __post_init__(self) -> None:
+        check_period("allocator", self.period)
 
 
 class Allocator(ScalingLoop):
@@ -99,7 +105,7 @@ class Allocator(ScalingLoop):
         snapshot = build_snapshot(
             waiting,
             watches.nodes.cache.items(),
-            watches.pods.cache.items(),
+            watches.pods.items(),
             defaults,
             now,
             group_by_scenario(self._context.world.items(DI_JOB.source)),

@@ -11,6 +11,7 @@ sooner.
 """
 
 import datetime as dt
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from typing import Any
 
 import structlog
 
-from edl_workflows.core.exceptions import ConflictError, EdlError, ManifestError, NotFoundError
+from edl_workflows.core.exceptions import ConflictError, EdlError, InvalidError, ManifestError, NotFoundError
 from edl_workflows.core.jobs import autoscaling, left_alone
 from edl_workflows.core.jobs.actions import Observed, RoleChange
 from edl_workflows.core.jobs.kind import Kind
@@ -37,7 +38,7 @@ from edl_workflows.runtime.kube.watch import EventType
 from edl_workflows.services.controller.fulfilment_request import ScalingCandidate, build_request
 from edl_workflows.services.controller.observed_cluster import JobGroup
 from edl_workflows.services.controller.periodic_loop import RETRY_SECONDS
-from edl_workflows.services.controller.scaling_loop import ScalingContext, ScalingLoop
+from edl_workflows.services.controller.scaling_loop import ScalingContext, ScalingLoop, check_period
 
 log = structlog.get_logger(__name__)
 
@@ -51,12 +52,23 @@ class AutoscalerOptions:
         cool_down: seconds for which a job does not grow after a change. It may always shrink.
         max_load: resource → the fraction of the cluster that may be used, see `decide_fulfilment`.
         dry_run: report the changes in Events, and make none.
+
+    Raises:
+        InvalidError: a number is out of range.
     """
 
     period: float = 30.0
     cool_down: float = 60.0
     max_load: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        check_period("autoscaler", self.period)
+        if not 0 <= self.cool_down < math.inf:
+            raise InvalidError(f"cool-down of {self.cool_down:g} s: choose a number of at least 0")
+        for resource, part in self.max_load.items():
+            if not 0 < part <= 1:
+                raise InvalidError(f"maximum load: {resource}: {part:g} must be above 0 and at most 1")
 
 
 class Autoscaler(ScalingLoop):
@@ -111,9 +123,7 @@ class Autoscaler(ScalingLoop):
         if not watches.wait_synced(RETRY_SECONDS):
             return RETRY_SECONDS
         now = dt.datetime.now(dt.UTC)
-        asked = build_request(
-            candidates.values(), watches.nodes.cache.items(), watches.pods.cache.items(), now
-        )
+        asked = build_request(candidates.values(), watches.nodes.cache.items(), watches.pods.items(), now)
         started = time.perf_counter()
         decision = fulfilment.decide_fulfilment(asked.jobs, asked.nodes, self._options.max_load)
         self._context.metrics.autoscaled(

@@ -1,7 +1,7 @@
 """Watches of nodes and pods for the scaling loops, which run only while there is something to scale."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import structlog
@@ -11,7 +11,7 @@ from edl_workflows.core.kubernetes import api
 from edl_workflows.runtime.kube.cache import ObjectChange
 from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
 from edl_workflows.runtime.kube.informer import Informer
-from edl_workflows.runtime.kube.informer_group import InformerGroup
+from edl_workflows.runtime.kube.informer_group import InformerGroup, NamespacedInformer
 from edl_workflows.runtime.kube.resources import Object, Scope
 from edl_workflows.runtime.kube.watch import EventType
 from edl_workflows.services.controller.policy_input import kept_node, kept_pod
@@ -28,7 +28,7 @@ class ClusterWatches(InformerGroup):
 
     Args:
         cluster: the API server.
-        namespace: namespace of the pods, or `ALL_NAMESPACES`.
+        namespaces: namespaces of the pods, as `NamespaceSelection.scopes`.
         node_changed, pod_changed: called with each change of a node or a pod, from the informer's thread.
         without: the consequence of a failing watch, for the log.
     """
@@ -36,24 +36,24 @@ class ClusterWatches(InformerGroup):
     def __init__(
         self,
         cluster: Cluster,
-        namespace: str,
+        namespaces: Collection[str],
         node_changed: Callable[[ObjectChange], None],
         pod_changed: Callable[[ObjectChange], None],
         without: str,
     ) -> None:
         source = ClusterSource.of(cluster)
         self.nodes = Informer(source, Scope(api.NODES), keep=kept_node)
-        self.pods = Informer(source, Scope(api.PODS, namespace), keep=kept_pod)
+        self.pods = NamespacedInformer(source, Scope(api.PODS), namespaces, keep=kept_pod)
         self.nodes.on_change(node_changed)
         self.pods.on_change(pod_changed)
-        super().__init__((self.nodes, self.pods), functools.partial(_log_failure, without))
+        super().__init__((self.nodes, *self.pods.informers), functools.partial(_log_failure, without))
 
 
 class OnDemandWatches:
     """Watches that run only while a scaling loop needs them.
 
     Args:
-        cluster, namespace, without: see `ClusterWatches`.
+        cluster, namespaces, without: see `ClusterWatches`.
         ask: called when a node's capacity or placement rules change. Not called for the first list, which is
             decided with anyway.
         room_freed: called when a pod that has held a place on a node ends or is deleted.
@@ -62,13 +62,13 @@ class OnDemandWatches:
     def __init__(
         self,
         cluster: Cluster,
-        namespace: str,
+        namespaces: Collection[str],
         ask: Callable[[], None],
         room_freed: Callable[[], None],
         without: str,
     ) -> None:
         self._make: Callable[[], ClusterWatches] = lambda: ClusterWatches(
-            cluster, namespace, self._node_changed, self._pod_changed, without
+            cluster, namespaces, self._node_changed, self._pod_changed, without
         )
         self._ask = ask
         self._room_freed = room_freed

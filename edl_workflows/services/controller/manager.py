@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from edl_workflows.core.backoff import Backoff
-from edl_workflows.core.exceptions import EdlError, NotFoundError
+from edl_workflows.core.exceptions import EdlError, InvalidError, NotFoundError
 from edl_workflows.core.jobs import kinds
 from edl_workflows.core.jobs.actions import InstallationSettings
 from edl_workflows.core.jobs.di_job.kind import DI_JOB
@@ -20,9 +20,11 @@ from edl_workflows.core.jobs.elastic_job.kind import ELASTIC_JOB
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
+from edl_workflows.core.partitions import check_partitions
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.events import EventNote, Recorder
-from edl_workflows.runtime.kube.resources import ALL_NAMESPACES, CRDS, Scope
+from edl_workflows.runtime.kube.resources import CRDS, Scope
 from edl_workflows.runtime.process.partition import CLUSTER_WIDE, Partition
 from edl_workflows.services.controller.allocator import Allocator, AllocatorOptions
 from edl_workflows.services.controller.apply import Applier
@@ -55,7 +57,7 @@ class ManagerOptions:
     """How to run the loop.
 
     Attributes:
-        namespace: the jobs' namespace, or `ALL_NAMESPACES`.
+        namespaces: whose jobs are reconciled.
         workers: number of jobs reconciled concurrently; workers mostly wait for the API server.
         settings: settings of the installation.
         kinds: the kinds to reconcile.
@@ -63,15 +65,23 @@ class ManagerOptions:
         autoscaler: options of the autoscaler; None to run without it.
         partitions: number of replicas that share the jobs. If there are several, a status is written only to
             the version of its job on which the decision was based.
+
+    Raises:
+        InvalidError: a number is out of range.
     """
 
-    namespace: str = ALL_NAMESPACES
+    namespaces: NamespaceSelection = field(default_factory=NamespaceSelection)
     workers: int = 16
     settings: InstallationSettings = field(default_factory=InstallationSettings)
     kinds: tuple[Kind, ...] = KINDS
     allocator: AllocatorOptions = field(default_factory=AllocatorOptions)
     autoscaler: "AutoscalerOptions | None" = None
     partitions: int = 1
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise InvalidError(f"{self.workers} workers: at least one is required")
+        check_partitions(self.partitions)
 
 
 def _scaling_loops(
@@ -116,7 +126,7 @@ class Manager:
         sources = kinds.watched_sources(job_kinds)
         definitions = [kind.source.api for kind in job_kinds]
         self.world = ObservedCluster(
-            observed, options.namespace, sources, definitions, self._enqueue, self._report_failure
+            observed, options.namespaces, sources, definitions, self._enqueue, self._report_failure
         )
         for api in definitions:
             metrics.observe_definition(api.kind, partial(self.world.is_missing, api))
@@ -124,7 +134,7 @@ class Manager:
         self._applier = Applier(observed, self.world, recorder, guard, fenced=options.partitions > 1)
         context = ScalingContext(
             observed,
-            options.namespace,
+            options.namespaces.scopes,
             self.world,
             options.settings,
             guard,
@@ -143,6 +153,7 @@ class Manager:
             lambda: budget.period,
         )
         self._scaling = list(_scaling_loops(context, options, recorder))
+        self.world.on_namespace(lambda _namespace, _served: self._ask_scaling())
         take_over = PeriodicLoop("take-over", self._take_over, self.world.wait_synced, RETRY_SECONDS)
         self._failed_take_overs, self._take_over_due = 0, 0.0
         self._partition.on_gone(lambda: take_over.ask(everything=True))
@@ -199,7 +210,7 @@ class Manager:
         while (group := self._queue.get()) is not None:
             try:
                 with self._partition.acting(str(group)) as owned:
-                    if owned:
+                    if owned and self.world.serves_namespace(group.namespace):
                         self._reconcile(group)
                     else:
                         self._queue.forget(group)
@@ -241,9 +252,12 @@ class Manager:
         self._partition.take_over()
         log.info("took over jobs of lost replicas", slots=sorted(gone))
         self.world.notify_all()
+        self._ask_scaling()
+        return None
+
+    def _ask_scaling(self) -> None:
         for loop in self._scaling:
             loop.ask()
-        return None
 
     def _report_failure(self, scope: Scope, error: EdlError) -> None:
         resource = scope.resource
@@ -265,7 +279,7 @@ class Manager:
         if not self._partition.owns(CLUSTER_WIDE):
             return
         # Events about objects without a namespace are in `default`, where this process may have no rights.
-        metadata = {"name": definition, "namespace": self._options.namespace or "default"}
+        metadata = {"name": definition, "namespace": self._options.namespaces.scopes[0] or "default"}
         crd = {"apiVersion": CRDS.api_version, "kind": CRDS.kind, "metadata": metadata}
         note = EventNote("DefinitionMissing", message, "Warning")
         self._applier.record_event(crd, note, dt.datetime.now(dt.UTC))

@@ -1,21 +1,28 @@
 """The watched objects of all kinds, grouped by the job that they belong to.
 
-There is one informer for each `Source`. The controller puts what it writes into the cache at once, so that no
-decision is based on a state older than the controller's own last write.
+There is one informer for each `Source` and namespace, or for all namespaces. The controller puts what it
+writes into the cache at once, so that no decision is based on a state older than the controller's own last
+write.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import structlog
 
-from edl_workflows.core.exceptions import EdlError, NotFoundError
+from edl_workflows.core.exceptions import EdlError, ForbiddenError, NotFoundError
 from edl_workflows.core.jobs.kind import Kind, Source
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.runtime.kube.cache import ObjectChange
 from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
-from edl_workflows.runtime.kube.informer import Informer
-from edl_workflows.runtime.kube.informer_group import InformerGroup
+from edl_workflows.runtime.kube.informer_group import (
+    InformerGroup,
+    NamespacedInformer,
+    NamespaceListener,
+    ServedNamespaces,
+)
 from edl_workflows.runtime.kube.resources import ApiResource, Object, Scope, key_of
 from edl_workflows.runtime.kube.watch import EventType
 
@@ -46,12 +53,15 @@ def group_of(source: Source, obj: Mapping[str, Any]) -> JobGroup | None:
 class ObservedCluster(InformerGroup):
     """The informers of all sources.
 
+    If namespaces are selected by their labels, those of all namespaces are watched. Nothing is reported of
+    objects in others than the selected ones, and `items` leaves them out.
+
     A definition that the cluster lacks, or that is deleted, stops only the kinds that need it. They come by
     themselves when the definition does.
 
     Args:
         cluster: the API server.
-        namespace: the watched namespace, or `ALL_NAMESPACES`.
+        selection: the namespaces whose jobs are observed.
         sources: what to watch.
         definitions: those of the sources' resources that have a definition of ours.
         on_change: called with each group in which something changed that decisions read, from an informer's
@@ -62,7 +72,7 @@ class ObservedCluster(InformerGroup):
     def __init__(
         self,
         cluster: Cluster,
-        namespace: str,
+        selection: NamespaceSelection,
         sources: Sequence[Source],
         definitions: Collection[ApiResource],
         on_change: Callable[[JobGroup], None],
@@ -72,21 +82,32 @@ class ObservedCluster(InformerGroup):
         self._notify = on_change
         self._definitions = frozenset(definitions)
         self._missing: set[ApiResource] = set()
-        self._by_source = {
-            source: self._informer(ClusterSource.of(cluster), namespace, source) for source in sources
-        }
-        super().__init__(self._by_source.values(), report)
+        connection = ClusterSource.of(cluster)
+        self._selection = selection
+        self._served = ServedNamespaces(connection, selection)
+        self._waiting = set(selection.names) if len(selection.names) > 1 else set()
+        """Those of several namespaces in which something is not listed yet."""
+        self._filters = bool(self._waiting or self._served.informers)
+        """Whether objects may be observed in namespaces that are not served."""
+        self._served.on_change(self._report_namespace)
+        self._by_source = {source: self._informer(connection, selection, source) for source in sources}
+        informers = chain.from_iterable(informer.informers for informer in self._by_source.values())
+        super().__init__([*self._served.informers, *informers], report)
         self._sources: dict[tuple[str, str], list[Source]] = {}
         for source in sources:
             self._sources.setdefault((source.api.api_version, source.api.kind), []).append(source)
 
     @property
     def unlisted(self) -> list[Scope]:
-        """What is not listed yet. A missing definition does not count, unless all are missing."""
+        """What is not listed yet. A missing definition does not count, unless all are missing. Nor does one
+        of several namespaces that the process may not read, so that it does not stop the others."""
         scopes = super().unlisted
-        if self._missing == self._definitions:
+        if self._missing != self._definitions:
+            scopes = [scope for scope in scopes if scope.resource not in self._missing]
+        refusing = self._refusing_namespaces() if scopes else frozenset()
+        if refusing == frozenset(self._selection.names):
             return scopes
-        return [scope for scope in scopes if scope.resource not in self._missing]
+        return [scope for scope in scopes if scope.namespace not in refusing]
 
     def wait_synced(self, seconds: float) -> bool:
         """Wait until decisions can be made. Return False on time-out."""
@@ -102,16 +123,26 @@ class ObservedCluster(InformerGroup):
 
     def of_group(self, source: Source, group: JobGroup) -> list[Object]:
         """The objects of a source that belong to the group, by name."""
-        return self._by_source[source].cache.by_index("group", str(group))
+        return self._by_source[source].by_index("group", str(group), group.namespace)
 
     def items(self, source: Source) -> list[Object]:
         """All objects of a source."""
-        return self._by_source[source].cache.items()
+        objects = self._by_source[source].items()
+        return [obj for obj in objects if self._is_served(obj)] if self._filters else objects
+
+    def serves_namespace(self, namespace: str) -> bool:
+        """Whether the jobs of a namespace are reconciled now. Those of one of several namespaces are from
+        when everything in it is listed."""
+        return namespace not in self._waiting and self._served.includes(namespace)
+
+    def on_namespace(self, listener: NamespaceListener) -> None:
+        """See `ServedNamespaces.on_change`."""
+        self._served.on_change(listener)
 
     def listen(self, source: Source, listener: Callable[[ObjectChange], None]) -> None:
         """Call `listener` with each change of a source's objects, except our own writes, from the informer's
         thread."""
-        self._by_source[source].on_change(listener)
+        self._by_source[source].on_change(self._for_served(listener))
 
     def reads_metadata_only(self, resource: ApiResource) -> bool:
         """Whether decisions read only the metadata of a resource's objects."""
@@ -137,8 +168,8 @@ class ObservedCluster(InformerGroup):
     def notify_all(self) -> None:
         """Report each group as changed."""
         for source, informer in self._by_source.items():
-            for group in {group_of(source, obj) for obj in informer.cache.items()}:
-                if group is not None:
+            for group in {group_of(source, obj) for obj in informer.items()}:
+                if group is not None and self.serves_namespace(group.namespace):
                     self._notify(group)
 
     def refresh(self) -> None:
@@ -149,15 +180,27 @@ class ObservedCluster(InformerGroup):
         """
         for source, informer in self._by_source.items():
             if source.api not in self._missing:
-                informer.refresh(self._cluster)
+                self._refresh(informer)
+
+    def _refresh(self, informer: NamespacedInformer) -> None:
+        for part in informer.informers:
+            try:
+                part.refresh(self._cluster)
+            except ForbiddenError as error:
+                if len(informer.informers) == 1:
+                    raise
+                # Where the process may not list, it may not write either.
+                log.warning("not listed anew", watch=str(part.scope), error=str(error))
 
     def _note_missing(self, resource: ApiResource, error: EdlError, _failures: int) -> None:
         if isinstance(error, NotFoundError):
             self._missing.add(resource)
 
-    def _note_served(self, resource: ApiResource) -> None:
+    def _note_served(self, resource: ApiResource, informer: NamespacedInformer) -> None:
         if resource not in self._missing:
             return
+        if any(isinstance(part.last_error, NotFoundError) for part in informer.informers):
+            return  # not listed again in every namespace
         self._missing.discard(resource)
         log.info("the API server has this kind now", resource=f"{resource.plural}.{resource.group}")
         # Decisions about these and other kinds were left out meanwhile.
@@ -167,10 +210,44 @@ class ObservedCluster(InformerGroup):
         sources = self._sources.get((obj.get("apiVersion", ""), obj.get("kind", "")), ())
         return [s for s in sources if s.selects(obj) and group_of(s, obj) is not None]
 
-    def _informer(self, cluster: ClusterSource, namespace: str, source: Source) -> Informer:
-        scope = Scope(
-            source.api, namespace, label_selector=source.selector, metadata_only=source.metadata_only
-        )
+    def _is_served(self, obj: Object) -> bool:
+        return self.serves_namespace(obj["metadata"].get("namespace") or "")
+
+    def _for_served(self, listener: Callable[[ObjectChange], None]) -> Callable[[ObjectChange], None]:
+        """The listener without changes in namespaces that are not served."""
+        if not self._filters:
+            return listener
+        return lambda change: listener(change) if self._is_served(change.object) else None
+
+    def _report_namespace(self, namespace: str, served: bool, /) -> None:
+        log.info("namespace is served now" if served else "namespace is left alone now", namespace=namespace)
+        if served:
+            self._notify_namespace(namespace)
+
+    def _notify_namespace(self, namespace: str) -> None:
+        """Report each group of a namespace as changed."""
+        for source, informer in self._by_source.items():
+            objects = (obj for obj in informer.items() if obj["metadata"].get("namespace") == namespace)
+            for group in {group_of(source, obj) for obj in objects}:
+                if group is not None:
+                    self._notify(group)
+
+    def _refusing_namespaces(self) -> frozenset[str]:
+        refused = (i for i in self._informers if not i.synced and isinstance(i.last_error, ForbiddenError))
+        return frozenset(informer.scope.namespace for informer in refused) & self._waiting
+
+    def _note_listed(self, namespace: str) -> None:
+        """Serve one of several namespaces if everything in it is listed."""
+        informers = (i for i in self._informers if i.scope.namespace == namespace)
+        listed = all(i.synced or i.scope.resource in self._missing for i in informers)
+        if listed and namespace in self._waiting:
+            self._waiting.discard(namespace)
+            self._notify_namespace(namespace)
+
+    def _informer(
+        self, cluster: ClusterSource, selection: NamespaceSelection, source: Source
+    ) -> NamespacedInformer:
+        scope = Scope(source.api, label_selector=source.selector, metadata_only=source.metadata_only)
 
         def index(obj: Object) -> list[str]:
             group = group_of(source, obj)
@@ -186,9 +263,11 @@ class ObservedCluster(InformerGroup):
                 if group is not None:
                     self._notify(group)
 
-        informer = Informer(cluster, scope, {"group": index}, source.keep)
-        informer.on_change(changed)
+        informer = NamespacedInformer(cluster, scope, selection.scopes, {"group": index}, source.keep)
+        informer.on_change(self._for_served(changed))
         if source.api in self._definitions:
             informer.on_error(partial(self._note_missing, source.api))
-            informer.on_sync(partial(self._note_served, source.api))
+            informer.on_sync(partial(self._note_served, source.api, informer))
+        for part in informer.informers if self._waiting else ():
+            part.on_sync(partial(self._note_listed, part.scope.namespace))
         return informer

@@ -6,6 +6,7 @@ from functools import partial
 
 import structlog
 
+from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.process.leader_process import LeaderProcess, ProcessOptions
 from edl_workflows.runtime.process.partition import Partition
@@ -22,9 +23,19 @@ class RunOptions(ProcessOptions):
 
     Attributes:
         manager: options of the loop.
+
+    Raises:
+        InvalidError: replicas share the jobs, but elect no leaders.
     """
 
     manager: ManagerOptions = field(default_factory=ManagerOptions)
+
+    def __post_init__(self) -> None:
+        if self.manager.partitions > 1 and self.election is None:
+            raise InvalidError(
+                f"{self.manager.partitions} partitions: replicas share the jobs by Leases, so leave "
+                "--no-leader-elect out"
+            )
 
 
 class Controller:
@@ -55,7 +66,7 @@ class Controller:
 
     def _reconcile(self, stop: threading.Event) -> None:
         self.manager.start()
-        log.info("controller started", namespace=self._options.manager.namespace or "(all)")
+        log.info("controller started", namespaces=str(self._options.manager.namespaces))
         try:
             self._process.keep(stop)
         finally:

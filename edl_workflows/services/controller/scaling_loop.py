@@ -3,9 +3,10 @@
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.jobs.actions import InstallationSettings
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.process.partition import CLUSTER_WIDE, Partition
@@ -15,13 +16,23 @@ from edl_workflows.services.controller.observed_cluster import JobGroup, Observe
 from edl_workflows.services.controller.periodic_loop import PeriodicLoop
 
 
+def check_period(loop: str, seconds: float) -> None:
+    """Check the time between two decisions of a loop.
+
+    Raises:
+        InvalidError: it is not above 0.
+    """
+    if not 0 < seconds < math.inf:
+        raise InvalidError(f"{seconds:g} s between decisions of the {loop}: choose a number above 0")
+
+
 @dataclass(frozen=True)
 class ScalingContext:
     """The environment of the allocator, the autoscaler and the budget of progress.
 
     Attributes:
         cluster: the API server.
-        namespace: namespace of the pods that are counted, or `ALL_NAMESPACES`.
+        namespaces: namespaces of the pods that are counted, as `NamespaceSelection.scopes`.
         world: the observed jobs.
         settings: settings of the installation.
         guard: called before each write; raises if this process must not write, or no longer.
@@ -31,7 +42,7 @@ class ScalingContext:
     """
 
     cluster: Cluster
-    namespace: str
+    namespaces: Collection[str]
     world: ObservedCluster
     settings: InstallationSettings
     guard: Callable[[], None]
@@ -58,7 +69,7 @@ class ScalingLoop(ABC):
         self._cycle = PeriodicLoop(name, self._scale_if_owned, context.world.wait_synced, period)
         self._watches = OnDemandWatches(
             context.cluster,
-            context.namespace,
+            context.namespaces,
             lambda: self._cycle.ask(everything=True),
             lambda: self._cycle.ask_within(self.freed_room_seconds),
             without,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import structlog
 from prometheus_client import Counter
 
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.runtime.kube.connect import Cluster
-from edl_workflows.runtime.kube.resources import ALL_NAMESPACES
 from edl_workflows.runtime.process import http
 from edl_workflows.runtime.process.health import serve_health
 from edl_workflows.runtime.process.http import ListenOptions
@@ -42,14 +42,14 @@ class ServerOptions:
     """Options of a server.
 
     Attributes:
-        namespace: namespace of the jobs to serve, or `ALL_NAMESPACES`.
+        namespaces: whose jobs are served.
         host, port: where the API listens; port 0 for any free one.
         metrics_host: address of the health and metrics endpoints.
         metrics_port: their port; None for no endpoints.
         admission: rules for admitting requests.
     """
 
-    namespace: str = ALL_NAMESPACES
+    namespaces: NamespaceSelection = field(default_factory=NamespaceSelection)
     host: str = "127.0.0.1"
     port: int = 8081
     metrics_host: str = "127.0.0.1"
@@ -69,7 +69,7 @@ class DiServer:
         self.metrics = DiServerMetrics()
         self._options = options
         observed = cluster.observed_by(self.metrics.requested)
-        self._watches = JobCaches(observed, options.namespace)
+        self._watches = JobCaches(observed, options.namespaces)
         self._app = create_app(DiService(observed, self._watches), options.admission, self.metrics.answered)
 
     def waits_for(self) -> list[str]:
@@ -103,7 +103,7 @@ class DiServer:
                 with http.serve_in_thread(
                     self._app, ListenOptions(options.host, options.port), "di server"
                 ) as url:
-                    log.info("DI server started", url=url, namespace=options.namespace or "(all)")
+                    log.info("DI server started", url=url, namespaces=str(options.namespaces))
                     yield url
             finally:
                 self._watches.stop()

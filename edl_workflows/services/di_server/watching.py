@@ -1,4 +1,5 @@
-"""Caches of the jobs and their pods, by one LIST+WATCH each, and long polls that wait for changes."""
+"""Caches of the jobs and their pods, by one LIST+WATCH each and per namespace, and long polls that wait for
+changes."""
 
 import asyncio
 import itertools
@@ -11,10 +12,10 @@ import structlog
 from edl_workflows.core.exceptions import EdlError, NotFoundError, UnavailableError
 from edl_workflows.core.jobs.di_job import pods
 from edl_workflows.core.kubernetes import api
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.runtime.kube.cache import ObjectChange
 from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
-from edl_workflows.runtime.kube.informer import Informer
-from edl_workflows.runtime.kube.informer_group import InformerGroup
+from edl_workflows.runtime.kube.informer_group import InformerGroup, NamespacedInformer, ServedNamespaces
 from edl_workflows.runtime.kube.resources import Object, ObjectKey, Scope
 from edl_workflows.runtime.kube.watch import EventType
 from edl_workflows.services.di_server import replicas
@@ -32,15 +33,20 @@ class JobCaches(InformerGroup):
 
     Args:
         cluster: the API server.
-        namespace: the watched namespace, or `ALL_NAMESPACES`.
+        selection: the namespaces whose jobs are served.
     """
 
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
+    def __init__(self, cluster: Cluster, selection: NamespaceSelection) -> None:
         source = ClusterSource.of(cluster)
         selector = f"{pods.OPERATOR_LABEL}={pods.OPERATOR}"
-        self._jobs = Informer(source, Scope(api.DI_JOBS, namespace))
-        self._pods = Informer(
-            source, Scope(api.PODS, namespace, label_selector=selector), {"job": _by_job}, replicas.reduce_pod
+        self._served = ServedNamespaces(source, selection)
+        self._jobs = NamespacedInformer(source, Scope(api.DI_JOBS), selection.scopes)
+        self._pods = NamespacedInformer(
+            source,
+            Scope(api.PODS, label_selector=selector),
+            selection.scopes,
+            {"job": _by_job},
+            replicas.reduce_pod,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: defaultdict[ObjectKey, set[asyncio.Event]] = defaultdict(set)
@@ -49,7 +55,8 @@ class JobCaches(InformerGroup):
         self._changed: dict[ObjectKey, int] = {}
         self._jobs.on_change(self._job_changed)
         self._pods.on_change(self._record_pod_change)
-        super().__init__((self._jobs, self._pods), _log_failure)
+        informers = (*self._served.informers, *self._jobs.informers, *self._pods.informers)
+        super().__init__(informers, _log_failure)
 
     def job(self, key: ObjectKey) -> Object:
         """A job in the cache.
@@ -59,8 +66,8 @@ class JobCaches(InformerGroup):
             UnavailableError: the jobs have not been listed yet.
         """
         self._check_ready()
-        job = self._jobs.cache.get(key)
-        if job is None:
+        job = self._jobs.get(key)
+        if job is None or not self._served.includes(key.namespace):
             raise NotFoundError(f"no DIJob {key}; check the id")
         return job
 
@@ -71,12 +78,12 @@ class JobCaches(InformerGroup):
             UnavailableError: the pods have not been listed yet.
         """
         self._check_ready()
-        return self._pods.cache.by_index("job", str(key))
+        return self._pods.by_index("job", str(key), key.namespace)
 
     def version(self, key: ObjectKey) -> int:
-        """The number of the last change of a job or its pods; 0 if there was none. Reads after this call
-        include this change."""
-        return self._changed.get(key, 0)
+        """The number of the last change of a job or its pods; 0 if there was none, or the namespace is not
+        served. Reads after this call include this change."""
+        return self._changed.get(key, 0) if self._served.includes(key.namespace) else 0
 
     def wrote(self, job: Object) -> None:
         """Put the API server's answer to our own write into the cache."""
@@ -146,8 +153,8 @@ def _by_job(pod: Object) -> list[str]:
     return [str(ObjectKey(pod["metadata"].get("namespace") or "", replicas.job_of(pod)))]
 
 
-def _log_failure(_scope: Scope, error: EdlError) -> None:
-    if isinstance(error, NotFoundError):
+def _log_failure(scope: Scope, error: EdlError) -> None:
+    if isinstance(error, NotFoundError) and scope.resource == api.DI_JOBS:
         log.error("the API server has no DIJobs: run `edl crds install dijobs`; trying again")
     else:
-        log.warning("watch failed; trying again", error=str(error))
+        log.warning("watch failed; trying again", watch=str(scope), error=str(error))

@@ -13,7 +13,7 @@ from edl_workflows.pipelines.argo.agent.metrics import ArgoAgentMetrics
 from edl_workflows.pipelines.argo.agent.orphans import BegunObject
 from edl_workflows.pipelines.argo.agent.threads import DaemonThreads
 from edl_workflows.runtime.kube.connect import Cluster
-from edl_workflows.runtime.kube.informer import Informer
+from edl_workflows.runtime.kube.informer_group import InformerGroup, NamespacedInformer, ServedNamespaces
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -55,6 +55,8 @@ class AgentContext:
 
     Attributes:
         cluster: the API server.
+        watches: all watches of the agent.
+        served: the namespaces whose workflows are served.
         task_sets: the watch of the WorkflowTaskSets.
         threads: runs blocking calls.
         metrics: the agent's metrics.
@@ -65,7 +67,9 @@ class AgentContext:
     """
 
     cluster: Cluster
-    task_sets: Informer
+    watches: InformerGroup
+    served: ServedNamespaces
+    task_sets: NamespacedInformer
     threads: DaemonThreads
     metrics: ArgoAgentMetrics
     guard: Callable[[], None]

@@ -87,19 +87,48 @@ class AgentLoop:
         task_sets = self._context.task_sets
         task_sets.on_change(lambda change: wake() if asks_for_turn(change) else None)
         task_sets.on_sync(wake)
-        task_sets.start()
+        for informer in self._context.served.informers:
+            informer.on_sync(wake)
+        watches = self._context.watches
+        watches.start()
         try:
-            while not task_sets.synced:
+            while watches.unlisted:
                 await self._wait(None)
-            self._spawn(self._find())
+            self._follow_namespaces(loop)
+            for namespace in self._context.served.selection.scopes:
+                self._spawn(self._find(namespace))
             while True:
                 await self._wait(self._turn())
         finally:
-            task_sets.stop(join_seconds=0)
+            watches.stop(0.0)
             running = [*self._background, *self._deadlines.values()]
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+
+    def _follow_namespaces(self, loop: asyncio.AbstractEventLoop) -> None:
+        def changed(namespace: str, served: bool, /) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(
+                    self._begin_namespace if served else self._leave_namespace, namespace
+                )
+
+        self._context.served.on_change(changed)
+
+    def _begin_namespace(self, namespace: str) -> None:
+        """Serve the steps of a namespace."""
+        log.info("namespace is served now", namespace=namespace)
+        self._spawn(self._find(namespace))
+        self._wake.set()
+
+    def _leave_namespace(self, namespace: str) -> None:
+        """Begin no more steps of a namespace, and cancel nothing there. A step that has begun is served to
+        its end."""
+        log.info("namespace is left alone now", namespace=namespace)
+        for key in [key for key in self._earlier_objects if key.workflow.namespace == namespace]:
+            del self._earlier_objects[key]
+        for workflow in [workflow for workflow in self._left if workflow.namespace == namespace]:
+            del self._left[workflow]
 
     async def _wait(self, seconds: float | None) -> None:
         with suppress(TimeoutError):
@@ -136,9 +165,14 @@ class AgentLoop:
 
     def _present(self) -> dict[TaskKey, OpenTask]:
         tasks: dict[TaskKey, OpenTask] = {}
-        for task_set in self._context.task_sets.cache.by_index(OPEN_INDEX, OPEN_INDEX):
+        for task_set in self._context.task_sets.by_index(OPEN_INDEX, OPEN_INDEX):
             tasks |= open_tasks(task_set)
-        return tasks
+        served = self._context.served
+        return {
+            key: task
+            for key, task in tasks.items()
+            if key in self._entries or served.includes(key.workflow.namespace)
+        }
 
     async def _serve(self, entry: _ServedTask) -> None:
         service = entry.service
@@ -158,10 +192,9 @@ class AgentLoop:
         else:
             del self._entries[service.key]
 
-    async def _find(self) -> None:
-        """Find the objects that earlier agents created, by their annotations."""
+    async def _find(self, namespace: str) -> None:
+        """Find the objects that earlier agents created in a namespace, or in all, by their annotations."""
         context = self._context
-        namespace = context.task_sets.scope.namespace
         objects = await context.call_until_success(
             lambda: orphans.list_begun(context.cluster, namespace, self._ours),
             "look for what earlier agents began",
@@ -171,13 +204,13 @@ class AgentLoop:
 
     async def _settle(self, key: TaskKey, objects: list[BegunObject]) -> None:
         """Decide what happens to the objects of a step that has no task in this agent's watch."""
-        for begun in objects:
+        for begun in objects if self._ours(key) else ():
             judge = partial(orphans.judge_orphan, self._context.cluster, begun)
             match await self._context.call_until_success(judge, f"judge {begun.handle}"):
                 case OrphanVerdict.ALIVE:
                     await asyncio.sleep(MAX_PAUSE)  # the watch lags behind
                     task_sets = self._context.task_sets
-                    seen = task_sets.cache.get(key.workflow.task_set) is not None
+                    seen = task_sets.get(key.workflow.task_set) is not None
                     if seen or task_sets.last_error is not None:
                         self._earlier_objects.setdefault(key, []).append(begun)
                     # Otherwise the agent of another instance id serves the task set.
@@ -187,6 +220,8 @@ class AgentLoop:
                     await self._context.cancel(begun)
 
     def _ours(self, key: TaskKey) -> bool:
+        if not self._context.served.includes(key.workflow.namespace):
+            return False
         return not self._only or key.workflow.name == self._only
 
     def _leave_for_retry(self, begun: BegunObject) -> None:
@@ -203,7 +238,7 @@ class AgentLoop:
             self._deadlines.pop(workflow).cancel()
 
     def _over(self, workflow: WorkflowKey) -> bool:
-        task_set = self._context.task_sets.cache.get(workflow.task_set)
+        task_set = self._context.task_sets.get(workflow.task_set)
         return task_set is None or workflow_of(task_set) != workflow or has_ended(task_set)
 
     def _note_workflow(self, workflow: Object) -> None:

@@ -10,7 +10,7 @@ from edl_workflows.pipelines.argo.agent.tasks import PENDING, TaskKey, WorkflowK
 from edl_workflows.pipelines.argo.api import WORKFLOW_TASK_SETS, WORKFLOWS
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
-from edl_workflows.runtime.kube.informer import Informer
+from edl_workflows.runtime.kube.informer_group import NamespacedInformer
 from edl_workflows.runtime.kube.resources import Object
 
 ATTEMPTS = 20
@@ -28,7 +28,7 @@ def find_workflow(cluster: Cluster, key: WorkflowKey) -> Object | None:
 
 
 def report_results(
-    cluster: Cluster, task_sets: Informer, results: Mapping[TaskKey, StepResult]
+    cluster: Cluster, task_sets: NamespacedInformer, results: Mapping[TaskKey, StepResult]
 ) -> set[TaskKey]:
     """Write results of steps of one workflow, in one request. They may be written more than once.
 
@@ -50,7 +50,7 @@ def report_results(
     return _write_entries(cluster, task_sets, {key: result.to_node() for key, result in results.items()})
 
 
-def report_progress(cluster: Cluster, task_sets: Informer, key: TaskKey, message: str) -> bool:
+def report_progress(cluster: Cluster, task_sets: NamespacedInformer, key: TaskKey, message: str) -> bool:
     """Write a message about a step that waits; see `report_results`.
 
     Args:
@@ -63,15 +63,17 @@ def report_progress(cluster: Cluster, task_sets: Informer, key: TaskKey, message
     return bool(_write_entries(cluster, task_sets, {key: entry}))
 
 
-def remove_progress(cluster: Cluster, task_sets: Informer, key: TaskKey) -> bool:
+def remove_progress(cluster: Cluster, task_sets: NamespacedInformer, key: TaskKey) -> bool:
     """Remove the message about a step; see `report_progress`."""
     return bool(_write_entries(cluster, task_sets, {key: None}))
 
 
-def _write_entries(cluster: Cluster, task_sets: Informer, entries: Mapping[TaskKey, Entry]) -> set[TaskKey]:
+def _write_entries(
+    cluster: Cluster, task_sets: NamespacedInformer, entries: Mapping[TaskKey, Entry]
+) -> set[TaskKey]:
     """Write or remove entries of open tasks of one workflow. Return the tasks whose entries were written."""
     workflow = next(iter(entries)).workflow
-    task_set = task_sets.cache.get(workflow.task_set)
+    task_set = task_sets.get(workflow.task_set)
     for _attempt in range(ATTEMPTS):
         writable = {} if task_set is None else _writable_entries(task_set, entries)
         if task_set is None or not writable:

@@ -93,11 +93,11 @@ class ResultWriter:
         """Write the results of the steps that the workflow still waits for. Return their tasks."""
         context, present = self._context, reports
         if any(report.step is not None for report in reports):
-            found = reporting.find_workflow(context.cluster, workflow)
+            stored = reporting.find_workflow(context.cluster, workflow)
             present = [
                 report
                 for report in reports
-                if report.step is None or (found is not None and step_of(found, report.task) == report.step)
+                if report.step is None or (stored is not None and step_of(stored, report.task) == report.step)
             ]
         results = {report.task.key: report.result for report in present}
         return (

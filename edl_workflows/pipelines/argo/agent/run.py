@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
 from edl_workflows.core.exceptions import EdlError, NotFoundError
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.argo.agent.context import AgentContext
 from edl_workflows.pipelines.argo.agent.loop import AgentLoop
 from edl_workflows.pipelines.argo.agent.metrics import ArgoAgentMetrics
@@ -16,8 +17,7 @@ from edl_workflows.pipelines.argo.agent.threads import DaemonThreads
 from edl_workflows.pipelines.argo.api import INSTANCE_LABEL, WORKFLOW_TASK_SETS
 from edl_workflows.pipelines.install.rbac import ARGO_AGENT
 from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
-from edl_workflows.runtime.kube.informer import Informer
-from edl_workflows.runtime.kube.informer_group import InformerGroup
+from edl_workflows.runtime.kube.informer_group import InformerGroup, NamespacedInformer, ServedNamespaces
 from edl_workflows.runtime.kube.resources import ALL_NAMESPACES, Scope
 from edl_workflows.runtime.process.leader_process import LeaderProcess, ProcessOptions
 
@@ -32,7 +32,7 @@ class ArgoAgentOptions(ProcessOptions):
     """How to run an agent.
 
     Attributes:
-        namespace: the namespace whose workflows to serve, or `ALL_NAMESPACES`.
+        namespaces: the namespaces whose workflows to serve.
         workflow: the one workflow to serve; "" for all.
         instance: serve the workflows of the Argo controller with this instance id; "": of the controller
             without one. Has no effect if `workflow` is set.
@@ -42,7 +42,7 @@ class ArgoAgentOptions(ProcessOptions):
             agent pod that ends with its workflow and must still cancel the objects of the workflow's steps.
     """
 
-    namespace: str = ALL_NAMESPACES
+    namespaces: NamespaceSelection = field(default_factory=NamespaceSelection)
     workflow: str = ""
     instance: str = ""
     cross_namespace: bool = False
@@ -51,14 +51,14 @@ class ArgoAgentOptions(ProcessOptions):
 
     @property
     def scope(self) -> Scope:
-        """The task sets to watch.
+        """The task sets to watch, in any namespace.
 
         They include completed ones, because a workflow that is retried manually keeps its task set.
         """
         if self.workflow:
-            return Scope(WORKFLOW_TASK_SETS, self.namespace, field_selector=f"metadata.name={self.workflow}")
+            return Scope(WORKFLOW_TASK_SETS, field_selector=f"metadata.name={self.workflow}")
         selector = f"{INSTANCE_LABEL}={self.instance}" if self.instance else f"!{INSTANCE_LABEL}"
-        return Scope(WORKFLOW_TASK_SETS, self.namespace, label_selector=selector)
+        return Scope(WORKFLOW_TASK_SETS, label_selector=selector)
 
 
 class ArgoAgent:
@@ -74,8 +74,10 @@ class ArgoAgent:
         self._options = options
         self._cluster = cluster.observed_by(self.metrics.requested)
         self._process = LeaderProcess(cluster, options, self.metrics)
-        self._task_sets = Informer(ClusterSource.of(self._cluster), options.scope, {OPEN_INDEX: index_open})
-        self._watches = InformerGroup((self._task_sets,), _log_failure)
+        source, indices = ClusterSource.of(self._cluster), {OPEN_INDEX: index_open}
+        self._served = ServedNamespaces(source, options.namespaces)
+        self._task_sets = NamespacedInformer(source, options.scope, options.namespaces.scopes, indices)
+        self._watches = InformerGroup((*self._served.informers, *self._task_sets.informers), _log_failure)
 
     def run(self, stop: threading.Event) -> None:
         """Lead and serve until `stop` is set. Objects that it still waits for are left as they are, for the
@@ -88,7 +90,7 @@ class ArgoAgent:
         self._process.run(stop, self._work, alive=list, ready=self._watches.waits_for)
 
     def _work(self, stop: threading.Event) -> None:
-        log.info("agent started", namespace=self._options.namespace or "(all)")
+        log.info("agent started", namespaces=str(self._options.namespaces))
         try:
             asyncio.run(self._serve(stop))
         finally:
@@ -98,11 +100,13 @@ class ArgoAgent:
         options = self._options
         context = AgentContext(
             cluster=self._cluster,
+            watches=self._watches,
+            served=self._served,
             task_sets=self._task_sets,
             threads=DaemonThreads(options.calls),
             metrics=self.metrics,
             guard=self._process.guard,
-            everywhere=options.namespace == ALL_NAMESPACES,
+            everywhere=ALL_NAMESPACES in options.namespaces.scopes,
             cross_namespace=options.cross_namespace,
         )
         loop = AgentLoop(context, options.workflow)
@@ -122,8 +126,8 @@ class ArgoAgent:
             serving.result()
 
 
-def _log_failure(_scope: Scope, error: EdlError) -> None:
-    if isinstance(error, NotFoundError):
+def _log_failure(scope: Scope, error: EdlError) -> None:
+    if isinstance(error, NotFoundError) and scope.resource == WORKFLOW_TASK_SETS:
         log.error("the API server has no WorkflowTaskSets: install Argo Workflows; trying again")
     else:
-        log.warning("watch of the task sets failed; trying again", error=str(error))
+        log.warning("watch failed; trying again", watch=str(scope), error=str(error))

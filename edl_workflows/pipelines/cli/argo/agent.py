@@ -12,6 +12,7 @@ from edl_workflows.pipelines.cli.options import (
     LogFlags,
     MetricsHost,
     MetricsPort,
+    NamespacesFlags,
     expand_options,
 )
 from edl_workflows.pipelines.cli.output import print_document
@@ -37,9 +38,7 @@ that end."""
 def agent(
     *,
     target: ClusterFlags,
-    all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="Serve the workflows of all namespaces.")
-    ] = False,
+    namespaces: NamespacesFlags,
     instance_id: Annotated[
         str,
         typer.Option(
@@ -66,13 +65,12 @@ def agent(
     its leadership, so that it is restarted as a candidate.
     """
     from edl_workflows.pipelines.argo.agent.run import LEASE, ArgoAgent, ArgoAgentOptions
-    from edl_workflows.runtime.kube.resources import ALL_NAMESPACES
     from edl_workflows.runtime.process.signals import stop_on_signals
 
     logs.configure()
     cluster = target.connect(log_retries=True)
     options = ArgoAgentOptions(
-        namespace=ALL_NAMESPACES if all_namespaces else cluster.namespace,
+        namespaces=namespaces.selection(cluster),
         instance=instance_id,
         cross_namespace=cross_namespace,
         calls=calls,
@@ -116,6 +114,7 @@ def plugin_server(
 ) -> None:
     """Serve the steps of one workflow until SIGTERM, in the sidecar that `edl argo executor-plugin`
     defines."""
+    from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
     from edl_workflows.pipelines.argo.agent.run import ArgoAgent, ArgoAgentOptions
     from edl_workflows.pipelines.argo.executor_plugin import create_app, read_token, serve_plugin
     from edl_workflows.runtime.process.signals import stop_on_signals
@@ -123,6 +122,8 @@ def plugin_server(
     logs.configure()
     cluster = target.connect(log_retries=True)
     stop = stop_on_signals()
-    options = ArgoAgentOptions(namespace=cluster.namespace, workflow=workflow, drain_seconds=DRAIN_SECONDS)
+    options = ArgoAgentOptions(
+        namespaces=NamespaceSelection((cluster.namespace,)), workflow=workflow, drain_seconds=DRAIN_SECONDS
+    )
     with serve_plugin(create_app(read_token), port):
         ArgoAgent(cluster, options).run(stop)

@@ -1,6 +1,5 @@
 """``edl controller``: runs the controller."""
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -11,13 +10,14 @@ import typer
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.partitions import MAX_PARTITIONS
 from edl_workflows.core.scaling.policies import POLICIES, policy_help
-from edl_workflows.core.write_budget import WRITES_PER_SECOND
+from edl_workflows.core.write_budget import MIN_WRITES_PER_SECOND, WRITES_PER_SECOND
 from edl_workflows.pipelines.cli.options import (
     ClusterFlags,
     Kinds,
     LeaderFlags,
     LogFlags,
     MetricsFlags,
+    NamespacesFlags,
     expand_options,
     kinds_of,
     read_template,
@@ -35,9 +35,6 @@ app = typer.Typer(help="The controller of all job kinds.", no_args_is_help=True)
 
 _NOT_GIVEN: tuple[object, ...] = (None, "", {})
 
-AllNamespaces = Annotated[
-    bool, typer.Option("--all-namespaces", "-A", help="Reconcile the jobs of all namespaces.")
-]
 Workers = Annotated[int, typer.Option(min=1, max=64, help="Number of jobs that are reconciled concurrently.")]
 Partitions = Annotated[
     int,
@@ -159,7 +156,7 @@ class JobFlags:
         typer.Option(
             help="Budget of all ElasticJobs together for writes of mere progress. Each job writes once a "
             "minute, and more rarely where the budget does not suffice.",
-            min=0.1,
+            min=MIN_WRITES_PER_SECOND,
         ),
     ] = WRITES_PER_SECOND
 
@@ -180,7 +177,7 @@ class JobFlags:
             "tf_cluster_domain": self.tf_cluster_domain,
             "di_server_url": self.di_server_url,
             "di_service_domain": self.di_service_domain,
-            "di_job_resources": _check_quantities(parse_pairs("--di-job-resources", self.di_job_resources)),
+            "di_job_resources": parse_pairs("--di-job-resources", self.di_job_resources),
             "di_priority_classes": parse_pairs("--di-priority-classes", self.di_priority_classes),
             "network_policies": self.network_policies,
             "force_delete_lost_pods": self.force_delete_lost_pods,
@@ -257,9 +254,7 @@ class AutoscalerFlags:
             try:
                 parts[name] = float(text)
             except ValueError:
-                parts[name] = math.nan
-            if not 0 < parts[name] <= 1:
-                raise InvalidError(f"--max-load: {name}: {text!r} must be a number above 0 and at most 1")
+                raise InvalidError(f"--max-load: {name}: {text!r} is not a number") from None
         return AutoscalerOptions(
             self.autoscaler_period, self.autoscaler_cool_down, parts, self.autoscaler_dry_run
         )
@@ -275,7 +270,7 @@ def _group() -> None:
 def run(
     *,
     target: ClusterFlags,
-    all_namespaces: AllNamespaces = False,
+    namespaces: NamespacesFlags,
     kinds: Kinds = "",
     workers: Workers = 16,
     partitions: Partitions = 1,
@@ -291,20 +286,17 @@ def run(
     Exits with code 1 when it loses its leadership, so that it is restarted as a candidate.
     """
     from edl_workflows.core.jobs.kinds import choose_kinds
-    from edl_workflows.runtime.kube.resources import ALL_NAMESPACES
     from edl_workflows.runtime.process.partition_member import hasten_take_over
     from edl_workflows.runtime.process.signals import stop_on_signals
     from edl_workflows.services.controller.manager import ManagerOptions
     from edl_workflows.services.controller.run import Controller, RunOptions
 
-    if partitions > 1 and not leader.leader_elect:
-        raise InvalidError("--partitions: replicas share the jobs by Leases, so leave --no-leader-elect out")
     job_kinds = choose_kinds(kinds_of(kinds))
     logs.configure()
     cluster = target.connect(log_retries=True)
-    where = ALL_NAMESPACES if all_namespaces else cluster.namespace
+    served = namespaces.selection(cluster)
     manager = ManagerOptions(
-        where, workers, jobs.settings(), job_kinds, allocator.options(), autoscaler.options(), partitions
+        served, workers, jobs.settings(), job_kinds, allocator.options(), autoscaler.options(), partitions
     )
     election = leader.election(cluster)
     options = RunOptions(
@@ -326,14 +318,3 @@ def parse_pairs(option: str, text: str) -> dict[str, str]:
     if any(not name or not value for name, _, value in pairs):
         raise InvalidError(f"{option}: {text!r} is not a list of NAME=VALUE, separated by commas")
     return {name: value for name, _, value in pairs}
-
-
-def _check_quantities(amounts: dict[str, str]) -> dict[str, str]:
-    from edl_workflows.core.kubernetes.objects import parse_quantity
-
-    for name, amount in amounts.items():
-        try:
-            parse_quantity(amount)
-        except ValueError as error:
-            raise InvalidError(f"--di-job-resources: {name}: {error}") from error
-    return amounts

@@ -5,7 +5,13 @@ from typing import Annotated
 import typer
 
 from edl_workflows.core.kubernetes import names
-from edl_workflows.pipelines.cli.options import ClusterFlags, LogFlags, MetricsFlags, expand_options
+from edl_workflows.pipelines.cli.options import (
+    ClusterFlags,
+    LogFlags,
+    MetricsFlags,
+    NamespacesFlags,
+    expand_options,
+)
 
 app = typer.Typer(help="The HTTP API for programs of DIJobs.", no_args_is_help=True)
 
@@ -20,9 +26,7 @@ def _group() -> None:
 def run(
     *,
     target: ClusterFlags,
-    all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="Serve the jobs of all namespaces.")
-    ] = False,
+    namespaces: NamespacesFlags,
     host: Annotated[
         str, typer.Option(help="Address of the API. In a pod, 0.0.0.0 admits the pods of jobs.")
     ] = "127.0.0.1",
@@ -49,7 +53,6 @@ def run(
     logs: LogFlags,
 ) -> None:
     """Serve until SIGTERM. Several servers may run at the same time: they are stateless."""
-    from edl_workflows.runtime.kube.resources import ALL_NAMESPACES
     from edl_workflows.runtime.process.signals import stop_on_signals
     from edl_workflows.services.di_server.guard import Admission
     from edl_workflows.services.di_server.server import DiServer, ServerOptions
@@ -57,7 +60,7 @@ def run(
     logs.configure()
     cluster = target.connect(log_retries=True)
     options = ServerOptions(
-        namespace=ALL_NAMESPACES if all_namespaces else cluster.namespace,
+        namespaces=namespaces.selection(cluster),
         host=host,
         port=port,
         metrics_host=metrics.metrics_host,

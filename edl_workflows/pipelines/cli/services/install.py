@@ -6,11 +6,13 @@ from typing import Annotated
 import typer
 
 from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.core.partitions import MAX_PARTITIONS
-from edl_workflows.core.write_budget import WRITES_PER_SECOND
+from edl_workflows.core.write_budget import MIN_WRITES_PER_SECOND, WRITES_PER_SECOND
 from edl_workflows.pipelines.cli.options import Kinds, kinds_of, read_template
 from edl_workflows.pipelines.cli.output import print_document
 from edl_workflows.pipelines.install.options import (
+    MAX_REPLICAS,
     NAMESPACE,
     CrdMode,
     InstallOptions,
@@ -35,18 +37,29 @@ Image = Annotated[
 ]
 Print = Annotated[bool, typer.Option("--print", help="Print the manifests as YAML and do nothing else.")]
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the controller.")]
-JobsNamespace = Annotated[
+JobsNamespaces = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--jobs-namespace",
+        help="Namespace whose jobs are reconciled, which must exist. The controller gets permissions only "
+        "there. May be repeated.",
+        show_default="all",
+    ),
+]
+JobsNamespaceSelector = Annotated[
     str,
     typer.Option(
-        help="Only namespace whose jobs are reconciled. The controller gets permissions only there.",
-        show_default="all",
+        metavar="SELECTOR",
+        help="Reconcile the jobs of the namespaces with these labels (`team=vision,env in (test,prod)`), "
+        "while they have them. The controller gets permissions in all namespaces.",
+        show_default=False,
     ),
 ]
 Replicas = Annotated[
     int,
     typer.Option(
         min=1,
-        max=9,
+        max=MAX_REPLICAS,
         help="Replicas of the controller. All but one wait, and take over if another fails. Those of further "
         "--controller-partitions come on top.",
     ),
@@ -128,7 +141,7 @@ MasterCpuLimit = Annotated[
 ProgressWrites = Annotated[
     float | None,
     typer.Option(
-        min=0.1,
+        min=MIN_WRITES_PER_SECOND,
         help="Budget of all ElasticJobs together for writes of mere progress, see `edl controller run`.",
         show_default=f"{WRITES_PER_SECOND:g}",
     ),
@@ -194,7 +207,8 @@ def install(
     image: Image = "",
     print_: Print = False,
     namespace: Namespace = NAMESPACE,
-    jobs_namespace: JobsNamespace = "",
+    jobs_namespace: JobsNamespaces = None,
+    jobs_namespace_selector: JobsNamespaceSelector = "",
     kinds: Kinds = "",
     replicas: Replicas = 2,
     controller_partitions: ControllerPartitions = 1,
@@ -225,7 +239,7 @@ def install(
     options = InstallOptions(
         image=image,
         namespace=namespace,
-        jobs_namespace=jobs_namespace,
+        jobs_namespaces=NamespaceSelection(tuple(jobs_namespace or ()), jobs_namespace_selector),
         kinds=kinds_of(kinds),
         replicas=replicas,
         controller_partitions=controller_partitions,

@@ -13,10 +13,12 @@ import typer
 from typer.testing import CliRunner
 
 from edl_workflows.core.kubernetes.api import DI_JOBS
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.cli import root
-from edl_workflows.pipelines.cli.options import expand_options
+from edl_workflows.pipelines.cli.options import NamespacesFlags, expand_options
 from edl_workflows.pipelines.cli.services.controller import JobFlags
 from edl_workflows.runtime.kube import client
+from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import LEASES, NODES, PODS
 from edl_workflows.testing import ApiServerProcess, api_server, free_port
 from tests.cases.kinds.di_job import make_di_job, task
@@ -107,16 +109,53 @@ def test_a_wrong_master_template_ends_the_controller(
     ("option", "text", "complaint"),
     [
         ("--di-job-resources", "cpu", "'cpu' is not a list of NAME=VALUE"),
-        ("--di-job-resources", "cpu=much", "--di-job-resources: cpu: 'much' is not a Kubernetes quantity"),
+        ("--di-job-resources", "cpu=much", "requests of DIJobs: cpu: 'much' is not a Kubernetes quantity"),
         ("--di-priority-classes", "=urgent", "'=urgent' is not a list of NAME=VALUE"),
+        ("--max-load", "cpu=all", "--max-load: cpu: 'all' is not a number"),
+        ("--max-load", "cpu=1.5", "maximum load: cpu: 1.5 must be above 0 and at most 1"),
+        ("--max-load", "cpu=nan", "maximum load: cpu: nan must be"),
+        ("--jobs-namespace", "a.b", "jobs namespace 'a.b'"),
+        ("--jobs-namespace-selector", "a b", "jobs namespace selector 'a b'"),
     ],
 )
 def test_wrong_options_end_the_controller(
     nowhere: str, capsys: pytest.CaptureFixture[str], option: str, text: str, complaint: str
 ) -> None:
     """The message has the wrong value and what is expected instead."""
-    assert root.run(["controller", "run", "--kubeconfig", nowhere, option, text]) == 2
+    command = ["controller", "run", "--autoscaler", "--kubeconfig", nowhere, option, text]
+    assert root.run(command) == 2
     assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--all-namespaces", "--jobs-namespace", "a"], "--all-namespaces serves every namespace"),
+        (["--all-namespaces", "--jobs-namespace-selector", "a"], "--all-namespaces serves every namespace"),
+        (["--jobs-namespace", "a", "--jobs-namespace-selector", "a"], "choose one of the two"),
+        (["--partitions", "2", "--no-leader-elect"], "2 partitions: replicas share the jobs by Leases"),
+    ],
+)
+def test_options_that_contradict_each_other(
+    nowhere: str, capsys: pytest.CaptureFixture[str], options: list[str], complaint: str
+) -> None:
+    """The error names both."""
+    assert root.run(["controller", "run", "--kubeconfig", nowhere, *options]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "selection"),
+    [
+        (NamespacesFlags(), NamespaceSelection(("mine",))),
+        (NamespacesFlags(all_namespaces=True), NamespaceSelection()),
+        (NamespacesFlags(jobs_namespace=["a", "b"]), NamespaceSelection(("a", "b"))),
+        (NamespacesFlags(jobs_namespace_selector="t=a"), NamespaceSelection(selector="t=a")),
+    ],
+)
+def test_which_namespaces_are_served(flags: NamespacesFlags, selection: NamespaceSelection) -> None:
+    """By default it is the namespace of the context."""
+    assert flags.selection(Cluster(None, "mine", "key")) == selection
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from edl_workflows.core.jobs.elastic_job import pods
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.cli import root
 from edl_workflows.pipelines.cli.services.controller import JobFlags
 from edl_workflows.pipelines.install.manifests import installation_manifests
@@ -29,7 +30,8 @@ def test_every_option_reaches_the_manifests(tmp_path: Path) -> None:
     template = tmp_path / "template.yaml"
     template.write_text("spec: {nodeSelector: {pool: system}}")
     arguments = (
-        "--image a:1 --print -n edl --jobs-namespace training --replicas 3 --image-pull-policy Always "
+        "--image a:1 --print -n edl --jobs-namespace training --jobs-namespace vision --replicas 3 "
+        "--image-pull-policy Always "
         "--image-pull-secret one --image-pull-secret two --with argo-agent --with brain "
         "--brain-database-secret db --crds without --other-operator kubeflow:training-operator "
         f"--kinds all --pod-template {template} --master-template {template} --training-template {template} "
@@ -39,7 +41,7 @@ def test_every_option_reaches_the_manifests(tmp_path: Path) -> None:
     options = InstallOptions(
         "a:1",
         "edl",
-        "training",
+        NamespaceSelection(("training", "vision")),
         replicas=3,
         pull_policy=PullPolicy.ALWAYS,
         pull_secrets=("one", "two"),
@@ -68,7 +70,15 @@ def test_without_print_it_says_what_to_do(capsys: pytest.CaptureFixture[str]) ->
     assert "kubectl apply -f -" in said.err
 
 
-@pytest.mark.parametrize("jobs", [[], ["--jobs-namespace", "training"]])
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        [],
+        ["--jobs-namespace", "training"],
+        ["--jobs-namespace", "training", "--jobs-namespace", "vision"],
+        ["--jobs-namespace-selector", "team in (vision,speech),!frozen"],
+    ],
+)
 def test_the_pods_commands_are_ours(jobs: list[str]) -> None:
     """The arguments of each container are valid for the command that it runs."""
     deployments = [
@@ -121,6 +131,25 @@ def test_a_budget_of_progress_reaches_the_controller(options: list[str], budget:
     assert given == options
     flags = JobFlags(progress_writes_per_second=float(given[1])) if given else JobFlags()
     assert flags.settings().progress_writes_per_second == budget
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--jobs-namespace", "a,b"], "jobs namespace 'a,b' is not a valid namespace"),
+        (["--jobs-namespace", "a", "--jobs-namespace", "a"], "jobs namespace 'a' is given twice"),
+        (["--jobs-namespace", "a", "--jobs-namespace-selector", "b"], "choose one of the two"),
+        (["--jobs-namespace-selector", "a=b c"], "jobs namespace selector 'a=b c'"),
+    ],
+)
+def test_wrong_namespaces_of_jobs_are_refused(
+    capsys: pytest.CaptureFixture[str], options: list[str], complaint: str
+) -> None:
+    """The error says which value is wrong, and nothing is printed."""
+    assert root.run(["install", "--image", "a:1", "--print", *options]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert complaint in printed.err
 
 
 def test_a_budget_of_nothing_is_refused() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.jobs.kinds import KINDS
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.install.manifests import installation_manifests
 from edl_workflows.pipelines.install.options import InstallOptions
 
@@ -18,10 +19,35 @@ def of_kind(options: InstallOptions, kind: str) -> list[dict[str, Any]]:
     return [one for one in installation_manifests(options) if one["kind"] == kind]
 
 
-@pytest.mark.parametrize("jobs_namespace", ["", "training"])
-def test_each_policy_is_bound_and_denies(jobs_namespace: str) -> None:
+@pytest.mark.parametrize(
+    ("selection", "scope"),
+    [
+        (NamespaceSelection(), None),
+        (NamespaceSelection(("a",)), {"matchLabels": {"kubernetes.io/metadata.name": "a"}}),
+        (
+            NamespaceSelection(("b", "a")),
+            {
+                "matchExpressions": [
+                    {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["a", "b"]}
+                ]
+            },
+        ),
+        (
+            NamespaceSelection(selector="team=vision, env notin (test), !frozen"),
+            {
+                "matchExpressions": [
+                    {"key": "team", "operator": "In", "values": ["vision"]},
+                    {"key": "env", "operator": "NotIn", "values": ["test"]},
+                    {"key": "frozen", "operator": "DoesNotExist"},
+                ]
+            },
+        ),
+    ],
+    ids=str,
+)
+def test_each_policy_is_bound_and_denies(selection: NamespaceSelection, scope: dict[str, Any] | None) -> None:
     """A policy without a binding has no effect; one for a single namespace leaves others alone."""
-    options = InstallOptions(IMAGE, jobs_namespace=jobs_namespace, kinds=("all",))
+    options = InstallOptions(IMAGE, jobs_namespaces=selection, kinds=("all",))
     policies = of_kind(options, "ValidatingAdmissionPolicy")
     bindings = of_kind(options, "ValidatingAdmissionPolicyBinding")
     assert len(policies) == 4
@@ -29,7 +55,7 @@ def test_each_policy_is_bound_and_denies(jobs_namespace: str) -> None:
     assert all(p["spec"]["failurePolicy"] == "Fail" for p in policies)
     for binding in bindings:
         assert binding["spec"]["validationActions"] == ["Deny"]
-        assert ("matchResources" in binding["spec"]) is bool(jobs_namespace)
+        assert binding["spec"].get("matchResources", {}).get("namespaceSelector") == scope
 
 
 def test_all_kinds_of_the_installation_are_guarded() -> None:

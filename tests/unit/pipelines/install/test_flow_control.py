@@ -7,6 +7,7 @@ import pytest
 
 from edl_workflows.core.jobs.elastic_job import pods
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.install import flow_control, rbac
 from edl_workflows.pipelines.install.manifests import installation_manifests
 from edl_workflows.pipelines.install.options import CrdMode, InstallOptions
@@ -17,7 +18,7 @@ BUILT_IN = {"kube-system-service-accounts": 900, "service-accounts": 9000}
 
 
 def schema(options: InstallOptions, name: str) -> dict[str, Any]:
-    full = f"{name}-{options.jobs_namespace}" if options.jobs_namespace else name
+    full = options.name_in_cluster(name)
     found: dict[str, Any] = next(
         one["spec"] for one in of_kind(options, "FlowSchema") if one["metadata"]["name"] == full
     )
@@ -49,7 +50,7 @@ def test_accounts_of_the_installation_are_in_the_controllers_level(options: Inst
     Leases don't wait for the others."""
     everything, election = (
         schema(options, names.CONTROLLER),
-        schema(options, "edl-controller-leader-election"),
+        schema(options, flow_control.ELECTIONS),
     )
     subjects = everything["rules"][0]["subjects"]
     accounts = {(one["serviceAccount"]["namespace"], one["serviceAccount"]["name"]) for one in subjects}
@@ -65,20 +66,25 @@ def test_accounts_of_the_installation_are_in_the_controllers_level(options: Inst
     assert [one["namespaces"] for one in leases] == [[options.namespace]]
 
 
-def test_masters_of_one_namespace_are_matched_with_all_that_they_may() -> None:
-    """In an installation for one namespace, all requests that a master may make are in the masters' level."""
-    options = InstallOptions(IMAGE, jobs_namespace="training")
+@pytest.mark.parametrize("namespaces", [("training",), ("training", "vision")])
+def test_masters_of_named_namespaces_are_matched_with_all_that_they_may(namespaces: tuple[str, ...]) -> None:
+    """In an installation for named namespaces, all requests that a master may make are in the masters'
+    level."""
+    options = InstallOptions(IMAGE, jobs_namespaces=NamespaceSelection(namespaces))
     (rule,) = schema(options, flow_control.MASTERS)["rules"]
 
-    assert rule["subjects"] == [{"kind": "Group", "group": {"name": "system:serviceaccounts:training"}}]
+    groups = [subject["group"]["name"] for subject in rule["subjects"]]
+    assert groups == [f"system:serviceaccounts:{namespace}" for namespace in namespaces]
     assert rights(rule["resourceRules"]) == rights(pods.master_rules("mnist"))
-    assert all(one["namespaces"] == ["training"] for one in rule["resourceRules"])
+    assert all(one["namespaces"] == list(namespaces) for one in rule["resourceRules"])
 
 
-def test_masters_of_all_namespaces_are_matched_by_our_resources_alone() -> None:
-    """In an installation for all namespaces, no request that is about resources of others changes its
-    level."""
-    (rule,) = schema(InstallOptions(IMAGE), flow_control.MASTERS)["rules"]
+@pytest.mark.parametrize("selector", ["", "team=vision"])
+def test_masters_elsewhere_are_matched_by_our_resources_alone(selector: str) -> None:
+    """In an installation for all namespaces, or for those with a label, no request that is about resources of
+    others changes its level."""
+    options = InstallOptions(IMAGE, jobs_namespaces=NamespaceSelection(selector=selector))
+    (rule,) = schema(options, flow_control.MASTERS)["rules"]
 
     assert rule["subjects"] == [{"kind": "Group", "group": {"name": "system:serviceaccounts"}}]
     matched = rights(rule["resourceRules"])

@@ -14,6 +14,7 @@ from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.jobs.elastic_job import pods
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection, one_namespace
 from edl_workflows.core.partitions import MAX_PARTITIONS
 from edl_workflows.pipelines.argo.agent import run as argo_agent
 from edl_workflows.pipelines.cli.services import crds
@@ -34,7 +35,7 @@ ALL = ("all",)
 OPTIONS = [
     InstallOptions(IMAGE, "edl-system", jobs, ALL, 2, policy, secrets, parts)
     for jobs, policy, secrets, parts in itertools.product(
-        ("", "training"),
+        (NamespaceSelection(), one_namespace("training"), NamespaceSelection(("training", "vision"))),
         (None, PullPolicy.NEVER),
         ((), ("a", "b")),
         (frozenset[InstallPart](), frozenset(InstallPart)),
@@ -44,7 +45,12 @@ OPTIONS = [
 
 def described(options: InstallOptions) -> str:
     """An id that is the same in each process, although the order of a set is not."""
-    parts = [options.jobs_namespace, options.pull_policy, *options.pull_secrets, *sorted(options.parts)]
+    parts = [
+        *options.jobs_namespaces.names,
+        options.pull_policy,
+        *options.pull_secrets,
+        *sorted(options.parts),
+    ]
     return "-".join(part for part in parts if part) or "plain"
 
 
@@ -105,9 +111,38 @@ def test_what_installations_share_is_apart(options: InstallOptions) -> None:
     assert {one["metadata"]["name"] for one in shared} == definitions | roles | levels
     assert _objects(options) == [*shared, *own]
     cluster_wide = [one for one in own if "namespace" not in one["metadata"]]
-    if options.jobs_namespace:
-        names_of_own = {one["metadata"]["name"] for one in cluster_wide}
-        assert all(name == options.namespace or "training" in name for name in names_of_own), names_of_own
+    if options.jobs_namespaces.names:
+        names_of_own = {manifest["metadata"]["name"] for manifest in cluster_wide} - {options.namespace}
+        assert all(name.endswith(("-training", ".edl-system")) for name in names_of_own), names_of_own
+
+
+SELECTIONS = (
+    NamespaceSelection(),
+    one_namespace("leader-election"),
+    one_namespace("controller"),
+    one_namespace("edl-e"),
+    NamespaceSelection(("training", "vision")),
+    NamespaceSelection(selector="team=vision"),
+    NamespaceSelection(selector="team"),
+)
+
+
+def _own_names(options: InstallOptions) -> set[tuple[str, str]]:
+    """Kinds and names of the objects outside of namespaces that an installation has for itself."""
+    own = installation_manifests(replace(options, crds=CrdMode.WITHOUT))
+    return {(o["kind"], o["metadata"]["name"]) for o in own if "namespace" not in o["metadata"]}
+
+
+@pytest.mark.parametrize(("first", "second"), [*itertools.combinations(SELECTIONS, 2)], ids=str)
+def test_no_two_installations_clash(first: NamespaceSelection, second: NamespaceSelection) -> None:
+    """Whatever the namespaces of two installations are called, they have no object in common but what all
+    share."""
+    one, other = (
+        _own_names(InstallOptions(IMAGE, own, selection, ALL, parts=frozenset(InstallPart)))
+        for own, selection in (("edl-c", first), ("edl-d", second))
+    )
+
+    assert not one & other
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=described)
@@ -193,7 +228,7 @@ def test_the_autoscaler_gets_what_it_needs() -> None:
     }
     assert "--autoscaler" in command
     with pytest.raises(InvalidError, match="whole cluster"):
-        InstallOptions(image=IMAGE, jobs_namespace="training", autoscaler=True)
+        InstallOptions(image=IMAGE, jobs_namespaces=one_namespace("training"), autoscaler=True)
 
 
 def test_an_elastic_job_is_changed_by_plans_alone() -> None:
@@ -210,12 +245,59 @@ def _controllers(options: InstallOptions) -> set[tuple[str, str, str]]:
     return rights(next(r["rules"] for r in roles if r["metadata"]["name"] == names.CONTROLLER))
 
 
-def test_one_namespace_gets_no_rights_in_others() -> None:
-    """With a single namespace for jobs, no component has cluster-wide permissions."""
-    options = InstallOptions(IMAGE, jobs_namespace="training", kinds=ALL, parts=frozenset(InstallPart))
+@pytest.mark.parametrize("namespaces", [("training",), ("training", "vision")])
+def test_named_namespaces_get_no_rights_in_others(namespaces: tuple[str, ...]) -> None:
+    """With named namespaces for jobs, no component has cluster-wide permissions. It has the same in each of
+    them."""
+    options = InstallOptions(
+        IMAGE, jobs_namespaces=NamespaceSelection(namespaces), kinds=ALL, parts=frozenset(InstallPart)
+    )
+    roles = {(role["metadata"]["namespace"], role["metadata"]["name"]) for role in of_kind(options, "Role")}
+    bindings = {
+        (binding["metadata"]["namespace"], binding["roleRef"]["name"])
+        for binding in of_kind(options, "RoleBinding")
+    }
+    accounts = (names.CONTROLLER, rbac.ARGO_AGENT, names.DI_SERVER)
 
     assert not of_kind(options, "ClusterRoleBinding")
-    assert {role["metadata"]["namespace"] for role in of_kind(options, "Role")} == {"training", "edl-system"}
+    assert {role for role in roles if role[0] != "edl-system"} == set(itertools.product(namespaces, accounts))
+    assert bindings == roles
+
+
+def test_a_selector_of_namespaces_gets_rights_to_follow_it() -> None:
+    """With a selector, the components have the rights of an installation for all namespaces, and those to
+    watch namespaces. The roles are the installation's own. Brain watches no jobs of others."""
+    everything = InstallOptions(IMAGE, kinds=ALL, parts=frozenset(InstallPart))
+    selected = replace(everything, jobs_namespaces=NamespaceSelection(selector="team=vision"))
+    own = {role["metadata"]["name"]: rights(role["rules"]) for role in of_kind(selected, "ClusterRole")}
+    follow = {("", "namespaces", "list"), ("", "namespaces", "watch")}
+
+    for account in (names.CONTROLLER, rbac.ARGO_AGENT, names.DI_SERVER):
+        (role,) = (r for r in of_kind(everything, "ClusterRole") if r["metadata"]["name"] == account)
+        assert own[f"{account}.edl-system"] == rights(role["rules"]) | follow
+        assert account not in own
+    assert not [name for name in own if name.startswith(names.BRAIN)]
+    assert of_kind(selected, "Role") == of_kind(everything, "Role")
+
+
+@pytest.mark.parametrize(
+    ("selection", "arguments"),
+    [
+        (NamespaceSelection(), ["--all-namespaces"]),
+        (one_namespace("a"), ["--namespace", "a"]),
+        (NamespaceSelection(("b", "a")), ["--jobs-namespace", "b", "--jobs-namespace", "a"]),
+        (NamespaceSelection(selector="t in (a,b)"), ["--jobs-namespace-selector", "t in (a,b)"]),
+    ],
+    ids=str,
+)
+def test_every_component_serves_the_namespaces(selection: NamespaceSelection, arguments: list[str]) -> None:
+    """The controller, Argo's agent and the DI server serve the namespaces of the installation."""
+    parts = frozenset({InstallPart.ARGO_AGENT, InstallPart.DI_SERVER})
+    options = InstallOptions(IMAGE, jobs_namespaces=selection, kinds=ALL, parts=parts)
+    for deployment in of_kind(options, "Deployment"):
+        command = deployment["spec"]["template"]["spec"]["containers"][0]["command"]
+        start = command.index(arguments[0])
+        assert command[start : start + len(arguments)] == arguments
 
 
 @pytest.mark.parametrize("name", [rbac.VIEWER, rbac.PIPELINE, rbac.TRIGGERER])
@@ -358,7 +440,7 @@ def test_brain_has_the_rights_that_its_monitor_needs(sqlite_store: BrainStore, t
     assert rights(rbac.brain_rules()) == expected
     assert container["command"].count("--monitor") == spec["template"]["spec"]["automountServiceAccountToken"]
 
-    options, spec, container = brain(jobs_namespace="training")
+    options, spec, container = brain(jobs_namespaces=one_namespace("training"))
     assert "--monitor" not in container["command"]
     assert not spec["template"]["spec"]["automountServiceAccountToken"]
     assert not [role for role in of_kind(options, "Role") if role["metadata"]["name"] == names.BRAIN]
@@ -374,7 +456,7 @@ def test_nodes_are_read_where_all_namespaces_are_served() -> None:
 
     assert reads_nodes(kinds=("DIJob",))
     assert not reads_nodes()
-    assert not reads_nodes(kinds=("DIJob",), jobs_namespace="training")
+    assert not reads_nodes(kinds=("DIJob",), jobs_namespaces=one_namespace("training"))
 
 
 def test_the_agent_has_its_lease() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from edl_workflows.core.jobs.actions import InstallationSettings
+from edl_workflows.core.kubernetes.namespaces import one_namespace
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import CRDS, NETWORK_POLICIES, PODS, Scope
@@ -53,7 +54,10 @@ def test_a_job_gets_its_policy_once(cluster: Cluster) -> None:
     """The job has its policy as soon as its first pod exists, and a lost policy is created again. Once all
     objects exist, the controller is idle."""
     settings = InstallationSettings(network_policies=True)
-    running = run_in_thread(cluster, RunOptions(manager=ManagerOptions(cluster.namespace, settings=settings)))
+    running = run_in_thread(
+        cluster,
+        RunOptions(manager=ManagerOptions(one_namespace(cluster.namespace), settings=settings)),
+    )
     try:
         assert running.wait_ready(240)
         client.create(cluster, elastic_job())

@@ -10,6 +10,7 @@ from edl_workflows.core.backoff import Backoff
 from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.core.jobs.kinds import choose_kinds
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.kubernetes.namespaces import one_namespace
 from edl_workflows.core.partitions import owner_of
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
@@ -47,7 +48,7 @@ class Replicas:
         namespace = self.cluster.namespace
         election = Election(namespace, identity=identity, retry_seconds=0.2)
         kinds = choose_kinds(("ElasticJob", "ScalePlan"))
-        options = ManagerOptions(namespace, 2, kinds=kinds, partitions=2)
+        options = ManagerOptions(one_namespace(namespace), 2, kinds=kinds, partitions=2)
         self.running[identity] = run_in_thread(self.cluster, RunOptions(manager=options, election=election))
         assert self.running[identity].wait_ready(240)
         return self.running[identity]
@@ -151,7 +152,10 @@ def run_until_idle(cluster: Cluster, partition: Partition) -> tuple[set[str], se
     partition.begin(0, frozenset({0, 1}))
     own = {job for job, group in groups.items() if owner_of(group, (0, 1)) == 0}
     options = ManagerOptions(
-        cluster.namespace, 2, kinds=choose_kinds(("ElasticJob", "ScalePlan")), partitions=2
+        one_namespace(cluster.namespace),
+        2,
+        kinds=choose_kinds(("ElasticJob", "ScalePlan")),
+        partitions=2,
     )
     replica = Manager(cluster, options, ControllerMetrics(), lambda: None, partition)
     replica.start()
@@ -197,7 +201,11 @@ def test_a_failed_take_over_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ObservedCluster, "refresh", fail)
     monkeypatch.setattr(manager, "TAKE_OVER_BACKOFF", Backoff(first=3600.0, most=3600.0))
     replica = Manager(
-        cluster, ManagerOptions("ns", partitions=2), ControllerMetrics(), lambda: None, partition
+        cluster,
+        ManagerOptions(one_namespace("ns"), partitions=2),
+        ControllerMetrics(),
+        lambda: None,
+        partition,
     )
     partition.observe(frozenset({0}))
     with pytest.raises(UnavailableError):

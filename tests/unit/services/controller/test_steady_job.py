@@ -9,6 +9,7 @@ import pytest
 from edl_workflows.core.jobs.elastic_job.kind import CONFIG_MAPS, SECRETS
 from edl_workflows.core.jobs.kinds import choose_kinds
 from edl_workflows.core.kubernetes import api, names
+from edl_workflows.core.kubernetes.namespaces import one_namespace
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import Object, version_of
@@ -28,7 +29,9 @@ class SteadyJob:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._metrics = ControllerMetrics()
-        options = ManagerOptions(namespace=cluster.namespace, workers=2, kinds=choose_kinds(()))
+        options = ManagerOptions(
+            namespaces=one_namespace(cluster.namespace), workers=2, kinds=choose_kinds(())
+        )
         self.manager = Manager(cluster, options, self._metrics, lambda: None)
         self.group = JobGroup(cluster.namespace, "mnist")
         self.manager.start()
@@ -127,8 +130,8 @@ def test_decision_after_silent_writes_is_no_conflict(steady: SteadyJob, cluster:
 def test_content_of_secrets_and_states_stays_in_the_api_server(steady: SteadyJob, cluster: Cluster) -> None:
     """The controller asks for the metadata of Secrets and ConfigMaps, and gets no more."""
     for source in (SECRETS, CONFIG_MAPS):
-        scope = steady.manager.world._by_source[source].scope
-        listed = client.list_objects(cluster, scope).items
+        (informer,) = steady.manager.world._by_source[source].informers
+        listed = client.list_objects(cluster, informer.scope).items
 
         assert listed
         assert all(obj.keys() == {"apiVersion", "kind", "metadata"} for obj in listed)

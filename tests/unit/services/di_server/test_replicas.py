@@ -8,6 +8,7 @@ import pytest
 
 from edl_workflows.core.jobs.di_job.kind import DI_JOB
 from edl_workflows.core.kubernetes.api import DI_JOBS, PODS
+from edl_workflows.core.kubernetes.namespaces import one_namespace
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import Scope
@@ -26,7 +27,8 @@ pytestmark = pytest.mark.slow
 def controller(cluster: Cluster) -> Iterator[RunningController]:
     """One that makes the pods of DIJobs."""
     running = run_in_thread(
-        cluster, RunOptions(manager=ManagerOptions(namespace=cluster.namespace, kinds=(DI_JOB,)))
+        cluster,
+        RunOptions(manager=ManagerOptions(namespaces=one_namespace(cluster.namespace), kinds=(DI_JOB,))),
     )
     assert running.wait_ready(240)
     yield running

@@ -12,7 +12,7 @@ from edl_workflows.pipelines.waiting.goals import ExistsGoal, Handle
 from edl_workflows.pipelines.waiting.identity import StageIdentity
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
-from edl_workflows.runtime.kube.informer import Informer
+from edl_workflows.runtime.kube.informer_group import NamespacedInformer
 from edl_workflows.runtime.kube.resources import ELASTIC_JOBS, Scope
 from tests.airflow.support import elastic_job, eventually
 from tests.unit.pipelines.argo.agent.support import Argo, body, running
@@ -28,9 +28,9 @@ def key(cluster: Cluster, argo: Argo) -> TaskKey:
     return TaskKey(WorkflowKey(cluster.namespace, "w", uid), "n1")
 
 
-def stale(cluster: Cluster) -> Informer:
+def stale(cluster: Cluster) -> NamespacedInformer:
     """A watch that has seen the task sets as they are now, and sees nothing more."""
-    seen = Informer(ClusterSource.of(cluster), Scope(WORKFLOW_TASK_SETS, cluster.namespace))
+    seen = NamespacedInformer(ClusterSource.of(cluster), Scope(WORKFLOW_TASK_SETS), (cluster.namespace,))
     seen.put(client.get(cluster, WORKFLOW_TASK_SETS, "w"))
     return seen
 
