@@ -95,6 +95,7 @@ class Allocator(ScalingLoop):
         manifests = {key_of(manifest): manifest for manifest in self._unfinished()}
         jobs = {key: job for key, manifest in manifests.items() if (job := _parsed(manifest)) is not None}
         if not jobs:
+            self._context.metrics.unallocated(0)
             self._watches.rest()
             return None
         watches = self._watches.running()

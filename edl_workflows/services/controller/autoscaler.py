@@ -117,6 +117,7 @@ class Autoscaler(ScalingLoop):
         """
         candidates = {candidate.key: candidate for candidate in self._candidates()}
         if not candidates:
+            self._context.metrics.nothing_to_autoscale()
             self._watches.rest()
             return None
         watches = self._watches.running()

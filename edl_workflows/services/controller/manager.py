@@ -121,6 +121,7 @@ class Manager:
         self._partition = partition or Partition()
         self._queue: WorkQueue[JobGroup] = WorkQueue()
         metrics.observe_queue(lambda: len(self._queue))
+        metrics.observe_ownership(lambda: self._partition.owns(CLUSTER_WIDE))
         isolated = options.settings.network_policies
         job_kinds = tuple(kind.isolated() if isolated else kind for kind in options.kinds)
         sources = kinds.watched_sources(job_kinds)

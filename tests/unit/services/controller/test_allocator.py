@@ -134,6 +134,34 @@ def test_of_replicas_that_share_the_jobs_the_owner_places_all(
         manager.stop()
 
 
+def test_the_owner_alone_exports_how_many_jobs_wait(
+    cluster: Cluster, farm: Farm, options: RunOptions
+) -> None:
+    """The number of waiting jobs is exported by the replica that places jobs, from its first decision on. It
+    is no longer exported when another replica places them, and is 0 when there is nothing to place."""
+    farm.add("a", 1)
+    partition, metrics = Partition(), ControllerMetrics()
+    owner = owner_of(CLUSTER_WIDE, (0, 1))
+    partition.begin(owner, frozenset({owner}))
+    manager = Manager(cluster, options.manager, metrics, lambda: None, partition)
+
+    def waiting() -> float | None:
+        return metrics.registry.get_sample_value("edl_controller_unallocated_jobs")
+
+    manager.start()
+    try:
+        assert manager.world.wait_synced(240)
+        create(cluster, farm.task(3, minReplicas=3, maxReplicas=3), preemptible=True)
+        eventually(lambda: waiting() == 1)
+        partition.begin(1 - owner, frozenset({0, 1}))
+        assert waiting() is None
+        partition.begin(owner, frozenset({owner}))
+        client.delete(cluster, DI_JOBS, "walk")
+        eventually(lambda: waiting() == 0)
+    finally:
+        manager.stop()
+
+
 def test_nodes_come_change_and_go(cluster: Cluster, farm: Farm, controller: RunningController) -> None:
     """Each added, changed or removed node gives a new allocation at once."""
     create(cluster, farm.task(1, minReplicas=1, maxReplicas=3), preemptible=True)

@@ -116,6 +116,22 @@ def service(cluster: Cluster, node: str, cpu: int) -> None:
     client.create(cluster, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "service"}, "spec": spec})
 
 
+def test_without_jobs_the_figures_are_zero(
+    cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
+) -> None:
+    """The number of jobs that the last plan held back does not stay when the last job is gone."""
+    farm.add("a", 2)
+    registry = start(options).controller.metrics.registry
+
+    def held_back() -> float | None:
+        return registry.get_sample_value("edl_controller_autoscaler_jobs", {"result": "held back"})
+
+    training_job(cluster, farm, "ctr", 1, 5)
+    eventually(lambda: held_back() == 1)
+    client.delete(cluster, TRAINING_JOBS, "ctr")
+    eventually(lambda: held_back() == 0)
+
+
 def test_a_job_grows_as_far_as_there_is_room(
     cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
 ) -> None:

@@ -23,7 +23,7 @@ from edl_workflows.runtime.kube.resources import (
 )
 from edl_workflows.runtime.process.leader import Election
 from edl_workflows.services.controller.manager import ManagerOptions
-from edl_workflows.services.controller.run import RunOptions
+from edl_workflows.services.controller.run import Controller, RunOptions
 from edl_workflows.testing import ApiServerProcess
 from tests.controller_thread import RunningController, run_in_thread
 from tests.unit.runtime.kube.support import eventually
@@ -43,6 +43,15 @@ def controller(cluster: Cluster, options: RunOptions) -> Iterator[RunningControl
     assert running.wait_ready(240)
     yield running
     running.stop()
+
+
+def test_a_controller_that_decides_nothing_exports_no_figures(cluster: Cluster) -> None:
+    """A replica on standby exports no figures of decisions, not even zeros: they would count beside those of
+    the replica that decides."""
+    metrics = Controller(cluster, RunOptions()).metrics
+    families = {family.name: family.samples for family in metrics.registry.collect()}
+    for name in ("unallocated_jobs", "autoscaler_jobs", "progress_period_seconds"):
+        assert families[f"edl_controller_{name}"] == []
 
 
 def test_a_job_gets_its_children(cluster: Cluster, controller: RunningController) -> None:
