@@ -1,7 +1,8 @@
-"""Which replica of a controller owns a job, and from when on it may act.
+"""Partitions: which replica of a controller owns a job, and from when on it may act.
 
 Each replica holds a slot, a Lease. A job belongs to the live slot with the highest weight for the job's name
-(rendezvous hashing), so a slot that comes or goes moves only its own jobs. Two replicas never act on one job,
+(rendezvous hashing), so a slot that comes or goes moves only its own jobs. A replica's partition is the jobs
+that belong to its slot. Two replicas never act on one job,
 although each looks at the Leases on its own. A new replica lists the Leases after it has got its slot, and
 acts on nothing before every other holder has acknowledged it, or its Lease has expired. A holder acknowledges
 a new one, in its own Lease, when its last decision about a job that now belongs to the new one is finished.
@@ -125,8 +126,9 @@ class LeaseView:
         return self.began - lease.since >= lease.seconds
 
 
-class Share:
-    """The jobs that a replica owns, by the slots that it must outweigh. Without slots of others, all.
+class PartitionSlots:
+    """The slots that determine a replica's partition: it owns the jobs for which its own slot has the highest
+    weight. Without slots of others, it owns all.
 
     Args:
         slot: the replica's own.

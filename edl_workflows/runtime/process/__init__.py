@@ -2,8 +2,8 @@
 signals.
 
 - `leader_process`: the life cycle of a process with leader election; `leader`: leader election with a Lease
-- `partition_member`: a replica that leads a part of all jobs, with one of several Leases
-- `partition`: the part, which the process's threads share
+- `partition_member`: a replica that leads a partition of all jobs, with one of several Leases
+- `partition`: the partition, for all threads of the process
 - `health`, `metrics`: endpoints for probes and Prometheus
 - `http`: an HTTP server with bounded connections (`connections`, `http_protocol`); `http_api`: the common
   parts of our HTTP APIs

@@ -1,4 +1,4 @@
-"""A replica that holds one of several Leases, and with it a part of all jobs.
+"""A replica that holds one of several Leases, and with it a partition of all jobs.
 
 The rules are those of `edl_workflows.core.partitions`. Each attempt lists the Leases, gives up the jobs of
 new replicas, and renews the replica's own Lease, in which it acknowledges them.
@@ -27,13 +27,13 @@ NEVER = float("-inf")
 
 
 def hasten_take_over(election: Election) -> Election:
-    """The same election, in which a lost replica's part is taken over within 15 s: a lease ends within 10 s
-    of its last renewal, and others see the renewal and the end within 1.5 s each."""
+    """The same election, in which a lost replica's partition is taken over within 15 s: a lease ends within
+    10 s of its last renewal, and others see the renewal and the end within 1.5 s each."""
     return replace(election, lease_seconds=10.0, renew_seconds=7.0, retry_seconds=1.5)
 
 
 class PartitionMember(Elector):
-    """One replica. It leads its part, and changes `partition` with what it sees.
+    """One replica. It leads its partition, and changes `partition` with what it sees.
 
     The Lease of the first slot has the election's name, as that of a controller without partitions, which
     acknowledges nobody. So members wait until it ends.
@@ -42,7 +42,7 @@ class PartitionMember(Elector):
         cluster: the cluster with the Leases.
         election: their name, and the times.
         slots: number of slots.
-        partition: the part that this replica owns.
+        partition: the jobs that this replica owns.
         clock: monotonic seconds.
     """
 
@@ -60,14 +60,14 @@ class PartitionMember(Elector):
         self._view = LeaseView()
         self._slot: int | None = None
         self._begun = False
-        """Whether it acts on its part."""
+        """Whether it acts on its partition."""
         self._held_until = NEVER
         """When it gives the slot up unless it has renewed the Lease; others take it later."""
         self._acknowledged: frozenset[str] = frozenset()
         self._identities = 1
 
     def acquire(self, stop: threading.Event) -> bool:
-        """Wait until this process owns a part. Return False if `stop` was set first."""
+        """Wait until this process owns a partition. Return False if `stop` was set first."""
         if super().acquire(stop):
             return True
         if self._slot is not None:
@@ -97,7 +97,7 @@ class PartitionMember(Elector):
         if not self._begun and self._view.is_acknowledged(self._election.identity):
             self._begun = True
             self._partition.begin(self._slot, self._view.live)
-            log.info("part of the jobs acquired", lease=self._name, identity=self._election.identity)
+            log.info("partition of the jobs acquired", lease=self._name, identity=self._election.identity)
         return self._begun
 
     def _take_slot(self, leases: dict[int, Object]) -> None:
@@ -120,7 +120,7 @@ class PartitionMember(Elector):
             return
 
     def _lapse(self) -> None:
-        """Become a candidate with another identity: others may have taken over this one's part."""
+        """Become a candidate with another identity: others may have taken over its partition."""
         log.warning("lease not renewed in time", lease=self._name, identity=self._election.identity)
         self._change_identity()
         self._slot, self._begun, self._held_until = None, False, NEVER

@@ -104,7 +104,7 @@ class Manager:
         options: see `ManagerOptions`.
         metrics: counts decisions, retries and requests.
         guard: called before each write; raises if this process must not write, or no longer.
-        partition: the part of the jobs that it reconciles; by default all.
+        partition: the jobs that it reconciles; by default all.
     """
 
     def __init__(

@@ -39,8 +39,7 @@ class RunOptions(ProcessOptions):
 
 
 class Controller:
-    """A manager of a part of all jobs, with leader election and endpoints; `run` lasts from its start to its
-    end.
+    """A manager of a partition, with leader election and endpoints; `run` lasts from its start to its end.
 
     Args:
         cluster: the API server.

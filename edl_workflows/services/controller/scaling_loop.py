@@ -38,7 +38,8 @@ class ScalingContext:
         guard: called before each write; raises if this process must not write, or no longer.
         requeue: called with each job that was changed, so that it is reconciled.
         metrics: the controller's metrics.
-        partition: the part that this process owns. It scales the jobs of all parts if it owns `CLUSTER_WIDE`.
+        partition: the jobs that this process owns. It scales those of all partitions if it owns
+            `CLUSTER_WIDE`.
     """
 
     cluster: Cluster

@@ -44,7 +44,7 @@ class Replicas:
     running: dict[str, RunningController] = field(default_factory=dict)
 
     def start(self, identity: str) -> RunningController:
-        """Start one, and wait until it acts on its part."""
+        """Start one, and wait until it acts on its partition."""
         namespace = self.cluster.namespace
         election = Election(namespace, identity=identity, retry_seconds=0.2)
         kinds = choose_kinds(("ElasticJob", "ScalePlan"))
@@ -78,8 +78,8 @@ def replicas(cluster: Cluster) -> Iterator[Replicas]:
 
 
 def test_replicas_share_the_jobs_and_take_over(replicas: Replicas, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second replica gets a part of the jobs. A replica that can no longer renew its Lease ends, and the
-    other one reconciles all jobs, as soon as the Lease has expired."""
+    """A second replica gets a partition of the jobs. A replica that can no longer renew its Lease ends, and
+    the other one reconciles all jobs, as soon as the Lease has expired."""
     lost = replicas.start("one")
     replicas.create_jobs("early")
     replicas.start("two")
@@ -144,8 +144,8 @@ class WatchedPartition(Partition):
 
 
 def run_until_idle(cluster: Cluster, partition: Partition) -> tuple[set[str], set[str]]:
-    """Run a manager with the first of two parts over new jobs, until it has done its work. Return its jobs,
-    and those of the other part."""
+    """Run a manager with the first of two partitions over new jobs, until it has done its work. Return its
+    jobs, and those of the other partition."""
     groups = {f"job-{index}": f"{cluster.namespace}/job-{index}" for index in range(JOBS)}
     for job in groups:
         client.create(cluster, elastic_job(job))

@@ -75,7 +75,7 @@ class Installation:
         guard: Callable[[], None] = lambda: None,
         partition: Partition | None = None,
     ) -> ProgressBudget:
-        """The budget of a leader that has just begun, or of a replica with a part of the jobs."""
+        """The budget of a leader that has just begun, or of a replica with a partition of the jobs."""
         settings = InstallationSettings(progress_writes_per_second=writes_per_second)
         return ProgressBudget(
             ScalingContext(
