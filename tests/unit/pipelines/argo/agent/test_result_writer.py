@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.core.exceptions import EdlError, InvalidError
+from edl_workflows.core.kubernetes.namespaces import one_namespace
 from edl_workflows.pipelines.argo.agent.context import AgentContext
 from edl_workflows.pipelines.argo.agent.metrics import ArgoAgentMetrics
 from edl_workflows.pipelines.argo.agent.result_writer import PendingResult, ResultWriter
@@ -17,7 +18,7 @@ from edl_workflows.pipelines.argo.agent.workflow import step_of
 from edl_workflows.pipelines.argo.api import WORKFLOW_TASK_SETS
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
-from edl_workflows.runtime.kube.informer import Informer
+from edl_workflows.runtime.kube.informer_group import InformerGroup, NamespacedInformer, ServedNamespaces
 from edl_workflows.runtime.kube.resources import Scope
 from tests.unit.pipelines.argo.agent.support import Argo, body
 
@@ -51,11 +52,14 @@ def tasks(argo: Argo) -> dict[str, OpenTask]:
 
 def _writer(cluster: Cluster) -> ResultWriter:
     """The writer of an agent whose watch has seen the task set as it is now."""
-    task_sets = Informer(ClusterSource.of(cluster), Scope(WORKFLOW_TASK_SETS, cluster.namespace))
+    source, namespaces = ClusterSource.of(cluster), one_namespace(cluster.namespace)
+    task_sets = NamespacedInformer(source, Scope(WORKFLOW_TASK_SETS), namespaces.scopes)
     task_sets.put(client.get(cluster, WORKFLOW_TASK_SETS, "w"))
     return ResultWriter(
         AgentContext(
             cluster=cluster,
+            watches=InformerGroup(task_sets.informers, lambda _scope, _error: None),
+            served=ServedNamespaces(source, namespaces),
             task_sets=task_sets,
             threads=DaemonThreads(16),
             metrics=ArgoAgentMetrics(),
