@@ -188,7 +188,7 @@ bench-jobs: $(READY)  ## 10,000 small jobs on one embedded cluster: each ends or
 bench-controller: $(READY)  ## The controller under 1,000 jobs of 4 pods
 	$(BIN)/python tests/benchmarks/bench_controller.py
 
-bench-cluster: $(READY)  ## On a real cluster: waiting steps, starts, 1,000 jobs beside training-operator (root, Go; 40 min)
+bench-cluster: $(READY)  ## On a real cluster: waiting steps, starts, 1,000 jobs beside training-operator and the limit (root, Go; an hour)
 	$(BIN)/python -m tests.benchmarks.bench_cluster
 
 bench-mixed: $(READY)  ## On a real API server: 1,000 jobs of all kinds; requests a job beside ElasticJob's (root, Go)

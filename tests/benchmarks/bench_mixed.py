@@ -295,13 +295,13 @@ def main() -> int:
 
 @contextmanager
 def _plane(folder: Path) -> Iterator[tuple[Cluster, Path]]:
-    from tests.benchmarks.cluster import peer
+    from tests.benchmarks.cluster import programs
     from tests.benchmarks.cluster.plane import CONTROLLER, Binaries, running_plane
     from tests.cluster.bed import build
 
     build.build()
     stages = sorted(build.KWOK_STAGES.glob("*.yaml"))
-    binaries = Binaries(build.BIN / "kubelab", build.BIN / "kwok", stages, peer.PROGRAM, ())
+    binaries = Binaries(build.BIN / "kubelab", build.BIN / "kwok", stages, programs.PEER, ())
     with running_plane(binaries, folder) as plane:
         yield plane.cluster(), plane.kubeconfig(CONTROLLER)
 

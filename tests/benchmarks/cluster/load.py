@@ -2,15 +2,16 @@
 plane with KWOK's nodes."""
 
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib import resources as package_files
 from pathlib import Path
@@ -32,6 +33,7 @@ from tests.benchmarks.cluster.plane import (
     CONTROLLER,
     MASTERS,
     PEER,
+    AuditLevel,
     Binaries,
     Plane,
     process,
@@ -41,6 +43,9 @@ from tests.benchmarks.cluster.plane import (
 
 TF_JOBS = ApiResource("kubeflow.org", "v1", "tfjobs", "TFJob")
 PATIENCE = 1800.0
+SETTLE_SECONDS = 5.0
+"""What a controller still does behind the last job counts, too."""
+WRITES = frozenset({"create", "update", "patch", "delete"})
 _TF_ROLES = {"PS": 1, "Worker": 3}
 TEMPLATE = {"spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]}}
 
@@ -51,11 +56,13 @@ class Result:
 
     Attributes:
         seconds: from the first job's creation until every job's status says that all its pods run.
-        requests: of the controller a job, watches and lists included.
+        requests: of the controllers a job, watches and lists included, but no renewals of Leases.
         masters_requests: of the stand-in for the jobs' masters a job; None where a job has none.
-        kinds: the controller's requests a job by verb and resource.
-        memory_mib: the most that the controller's process had in memory.
-        cpu_seconds: the controller's.
+        kinds: the controllers' requests a job by verb and resource.
+        memory_mib: the most that a controller's process had in memory.
+        cpu_seconds: of the controllers together, from before the first job's creation on.
+        cpu: the same of all processes, by name; the bench's own creates and watches jobs.
+        writes: of everybody, by verb and resource, for all jobs.
     """
 
     who: str
@@ -66,6 +73,13 @@ class Result:
     memory_mib: float
     cpu_seconds: float
     kinds: dict[str, float] = field(default_factory=dict)
+    cpu: dict[str, float] = field(default_factory=dict)
+    writes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def all_cpu(self) -> float:
+        """CPU seconds of everything on the machine that belongs to the run."""
+        return round(sum(self.cpu.values()), 1)
 
 
 @dataclass(frozen=True)
@@ -74,72 +88,113 @@ class Contender:
 
     Attributes:
         name: for people.
-        user: the controller's.
+        user: the controllers'.
         crds: documents to create first.
-        start: starts what belongs to it; gives the controller's process.
-        job: a job's manifest by name.
-        resource: the job's kind.
-        running: whether a job's status says that all its pods run.
+        start: starts what belongs to it, and puts it into the plane's processes.
+        controllers: which of these are its controllers.
+        run: brings jobs of these names from nothing to Running; gives the seconds.
     """
 
     name: str
     user: str
     crds: Sequence[str]
-    start: Callable[[ExitStack, Plane, Binaries], "subprocess.Popen[bytes]"]
-    job: Callable[[str], dict[str, Any]]
-    resource: ApiResource
-    running: Callable[[dict[str, Any]], bool]
+    start: Callable[[ExitStack, Plane, Binaries], None]
+    controllers: Sequence[str]
+    run: Callable[[Plane, Sequence[str]], float]
 
 
-def ours(account: str = "") -> Contender:
+def ours(account: str = "", partitions: int = 1) -> Contender:
     """Our controller, with a stand-in for the masters.
 
     Args:
         account: the ServiceAccount that the jobs' masters share; "" for one a job, with rights to that job
             alone.
+        partitions: how many replicas share the jobs.
     """
     folder = package_files.files("edl_workflows.core.jobs") / "crds"
     crds = [file.read_text() for file in folder.iterdir()]
     who = f"{CONTROLLER}, masters share an account" if account else CONTROLLER
+    who += f", {partitions} partitions" if partitions > 1 else ""
+    controllers = [f"controller-{index}" for index in range(partitions)]
 
-    def job(name: str) -> dict[str, Any]:
-        return _elastic_job(name, account)
+    def start(stack: ExitStack, plane: Plane, _binaries: Binaries) -> None:
+        masters = [sys.executable, "-m", "tests.benchmarks.cluster.masters", str(plane.kubeconfig(MASTERS))]
+        plane.processes["masters"] = stack.enter_context(process(plane.folder, "masters", masters))
+        for name in controllers:
+            plane.processes[name] = start_controller(stack, plane, free_port(), partitions, name)
 
-    return Contender(who, CONTROLLER, crds, _start_ours, job, ELASTIC_JOBS, _elastic_job_runs)
+    def run(plane: Plane, jobs: Sequence[str]) -> float:
+        manifests = [_elastic_job(name, account) for name in jobs]
+        return _submit_all(plane.cluster(), ELASTIC_JOBS, manifests, _elastic_job_runs)
+
+    return Contender(who, CONTROLLER, crds, start, controllers, run)
 
 
 def peer(binaries: Binaries) -> Contender:
     """Kubeflow's training-operator as it comes, with the kind of job that we compare with."""
     crds = [file.read_text() for file in binaries.peer_crds]
-    return Contender(PEER, PEER, crds, _start_peer, _tf_job, TF_JOBS, _tf_job_runs)
+
+    def run(plane: Plane, jobs: Sequence[str]) -> float:
+        return _submit_all(plane.cluster(), TF_JOBS, list(map(_tf_job, jobs)), _tf_job_runs)
+
+    return Contender(PEER, PEER, crds, _start_peer, [PEER], run)
 
 
-def measure(contender: Contender, jobs: int, binaries: Binaries) -> Result:
-    """All jobs from nothing to Running."""
+@contextmanager
+def started(contender: Contender, binaries: Binaries, audited: AuditLevel = "Metadata") -> Iterator[Plane]:
+    """A control plane of its own with the contender's definitions and programs."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        running_plane(binaries, Path(folder)) as plane,
+        running_plane(binaries, Path(folder), audited) as plane,
         ExitStack() as stack,
     ):
-        cluster = plane.cluster()
-        install(cluster, contender.crds)
-        controller = contender.start(stack, plane, binaries)
-        log = AuditLog(plane.audit_log)
-        seconds = _run(cluster, contender, jobs)
-        time.sleep(5.0)  # what a controller still does behind the last job counts, too
-        calls = log.news()
+        install(plane.cluster(), contender.crds)
+        contender.start(stack, plane, binaries)
+        yield plane
+
+
+def measure(
+    contender: Contender, jobs: int, binaries: Binaries, at_end: Callable[[Cluster], None] = lambda _: None
+) -> Result:
+    """All jobs from nothing to Running.
+
+    Args:
+        contender: whose.
+        jobs: how many.
+        binaries: the programs.
+        at_end: called before all is stopped.
+    """
+    with started(contender, binaries) as plane:
+        log, before = AuditLog(plane.audit_log), cpu_by_process(plane)
+        seconds = contender.run(plane, [f"job-{index}" for index in range(jobs)])
+        time.sleep(SETTLE_SECONDS)
+        cpu = {name: round(used - before[name], 1) for name, used in cpu_by_process(plane).items()}
+        calls = [call for call in log.news() if call.resource != "leases"]
+        at_end(plane.cluster())
         own = [call for call in calls if call.user == contender.user]
         masters = [call for call in calls if call.user == MASTERS]
+        written = by_kind([call for call in calls if call.verb in WRITES])
+        memory = [peak_memory(plane.processes[name].pid) for name in contender.controllers]
         return Result(
             who=contender.name,
             jobs=jobs,
             seconds=round(seconds, 1),
             requests=round(len(own) / jobs, 2),
             masters_requests=round(len(masters) / jobs, 2) if contender.user == CONTROLLER else None,
-            memory_mib=round(peak_memory(controller.pid)),
-            cpu_seconds=round(cpu_seconds(controller.pid), 1),
-            kinds={kind: round(n / jobs, 2) for kind, n in by_kind(own).most_common() if n > jobs / 20},
+            memory_mib=round(max(memory, default=0)),
+            cpu_seconds=round(sum(cpu[name] for name in contender.controllers), 1),
+            kinds={kind: round(n / jobs, 2) for kind, n in by_kind(own).most_common() if n > jobs / 100},
+            cpu=cpu,
+            writes=dict(written.most_common()),
         )
+
+
+def cpu_by_process(plane: Plane) -> dict[str, float]:
+    """CPU seconds so far of the plane's processes, the bench's own, and those that it has waited for."""
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = {name: cpu_seconds(started.pid) for name, started in plane.processes.items()}
+    ended = children.ru_utime + children.ru_stime
+    return used | {"bench": own.ru_utime + own.ru_stime, "ended processes": ended}
 
 
 def install(cluster: Cluster, documents: Sequence[str]) -> None:
@@ -155,37 +210,41 @@ def _established(cluster: Cluster, name: str) -> bool:
     return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
 
-def _run(cluster: Cluster, contender: Contender, jobs: int) -> float:
-    """Create all jobs; seconds until all run."""
+def _submit_all(
+    cluster: Cluster,
+    kind: ApiResource,
+    jobs: Sequence[dict[str, Any]],
+    runs: Callable[[dict[str, Any]], bool],
+) -> float:
+    """Create all jobs; seconds until the status of each says that all its pods run."""
     running: set[str] = set()
     done = threading.Event()
 
     def changed(change: ObjectChange) -> None:
-        if contender.running(change.object.get("status") or {}):
+        if runs(change.object.get("status") or {}):
             running.add(change.key.name)
-            if len(running) == jobs:
+            if len(running) == len(jobs):
                 done.set()
 
-    informer = Informer(ClusterSource.of(cluster), Scope(contender.resource))
+    informer = Informer(ClusterSource.of(cluster), Scope(kind))
     informer.on_change(changed)
     informer.start()
     informer.wait_synced(60)
     began = time.perf_counter()
     with ThreadPoolExecutor(4) as users:
-        for made in [users.submit(_submit, cluster, contender, f"job-{index}") for index in range(jobs)]:
+        for made in [users.submit(_submit, cluster, kind, job) for job in jobs]:
             made.result()
         if not done.wait(PATIENCE):
-            raise TimeoutError(f"{len(running)} of {jobs} jobs run after {PATIENCE} s")
+            raise TimeoutError(f"{len(running)} of {len(jobs)} jobs run after {PATIENCE} s")
     seconds = time.perf_counter() - began
     informer.stop()
     return seconds
 
 
-def _submit(cluster: Cluster, contender: Contender, name: str) -> None:
+def _submit(cluster: Cluster, kind: ApiResource, job: dict[str, Any]) -> None:
     request = transport.ApiRequest(
-        "create", contender.resource.plural, contender.resource.path("default"), f"create {name}",
-        body=contender.job(name), idempotent=False,
-    )  # fmt: skip
+        "create", kind.plural, kind.path("default"), f"create {kind.plural}", body=job, idempotent=False
+    )
     transport.send(cluster, request)
 
 
@@ -215,24 +274,24 @@ def _elastic_job_runs(status: dict[str, Any]) -> bool:
     )
 
 
-def _start_ours(stack: ExitStack, plane: Plane, _binaries: Binaries) -> "subprocess.Popen[bytes]":
-    masters = [sys.executable, "-m", "tests.benchmarks.cluster.masters", str(plane.kubeconfig(MASTERS))]
-    stack.enter_context(process(plane.folder, "masters", masters))
-    return start_controller(stack, plane, free_port())
-
-
-def start_controller(stack: ExitStack, plane: Plane, port: int) -> "subprocess.Popen[bytes]":
+def start_controller(
+    stack: ExitStack, plane: Plane, port: int, partitions: int = 1, name: str = "controller"
+) -> "subprocess.Popen[bytes]":
     """Our controller, which has listed everything.
 
     Args:
         stack: ends it.
         plane: of its jobs.
         port: of its metrics.
+        partitions: how many replicas share the jobs.
+        name: of its log.
     """
     command = [sys.executable, "-m", "edl_workflows", "controller", "run", "--all-namespaces"]
-    command += ["--no-leader-elect", "--kubeconfig", str(plane.kubeconfig(CONTROLLER))]
-    command += ["--metrics-port", str(port), *os.environ.get("CTL", "").split()]
-    controller = stack.enter_context(process(plane.folder, "controller", command))
+    command += ["--kubeconfig", str(plane.kubeconfig(CONTROLLER)), "--metrics-port", str(port)]
+    command += ["--partitions", str(partitions)] if partitions > 1 else ["--no-leader-elect"]
+    command += os.environ.get("CTL", "").split()
+    controller = stack.enter_context(process(plane.folder, name, command))
+    wait_for(lambda: answers(f"http://127.0.0.1:{port}/metrics", "edl_controller_leading 1.0"))
     wait_for(lambda: answers(f"http://127.0.0.1:{port}/readyz"))
     return controller
 
@@ -252,7 +311,7 @@ def _tf_job_runs(status: dict[str, Any]) -> bool:
     return all(counts.get(role, {}).get("active") == count for role, count in _TF_ROLES.items())
 
 
-def _start_peer(stack: ExitStack, plane: Plane, binaries: Binaries) -> "subprocess.Popen[bytes]":
+def _start_peer(stack: ExitStack, plane: Plane, binaries: Binaries) -> None:
     port = free_port()
     command = [str(binaries.peer), f"--kubeconfig={plane.kubeconfig(PEER)}", "--enable-scheme=tfjob"]
     command += [
@@ -260,14 +319,14 @@ def _start_peer(stack: ExitStack, plane: Plane, binaries: Binaries) -> "subproce
         f"--health-probe-bind-address=127.0.0.1:{port}",
     ]
     command += [f"--monitoring-port={free_port()}"]
-    operator = stack.enter_context(process(plane.folder, "operator", command))
+    plane.processes[PEER] = stack.enter_context(process(plane.folder, PEER, command))
     wait_for(lambda: answers(f"http://127.0.0.1:{port}/readyz"))
-    return operator
 
 
-def answers(url: str) -> bool:
+def answers(url: str, text: str = "") -> bool:
+    """Whether an address answers with OK, and with this text."""
     try:
-        with urllib.request.urlopen(url, timeout=5):
-            return True
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return text in answer.read().decode()
     except OSError:
         return False

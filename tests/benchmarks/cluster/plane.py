@@ -11,9 +11,9 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -24,10 +24,13 @@ from edl_workflows.runtime.kube.resources import NAMESPACES, NODES, SERVICE_ACCO
 from edl_workflows.testing import free_port
 
 BENCH, CONTROLLER, MASTERS, PEER = "bench", "edl-controller", "edl-masters", "training-operator"
+LIMIT = "limit-client"
+MEASURED = (BENCH, CONTROLLER, MASTERS, PEER, LIMIT)
 MANAGER, SCHEDULER, KWOK = "system:kube-controller-manager", "system:kube-scheduler", "kwok"
 FAKE = "kwok.x-k8s.io/node"
 FAKE_NODES = 20
 START_SECONDS = 90.0
+AuditLevel = Literal["Metadata", "RequestResponse"]
 ADVERTISED = "10.88.0.1"
 """The API server refuses to advertise a loopback address; nobody here uses this one."""
 
@@ -42,6 +45,7 @@ class Binaries:
         stages: KWOK's stage files.
         peer: Kubeflow's training-operator.
         peer_crds: its CRDs.
+        limit: the limit client.
     """
 
     plane: Path
@@ -49,6 +53,7 @@ class Binaries:
     stages: Sequence[Path]
     peer: Path
     peer_crds: Sequence[Path]
+    limit: Path = Path()
 
 
 @dataclass(frozen=True)
@@ -59,11 +64,15 @@ class Plane:
         folder: of its files.
         port: the API server's.
         etcd: etcd's URL, which also serves its metrics.
+        audited: the audit log's level.
+        processes: of the control plane, by name.
     """
 
     folder: Path
     port: int
     etcd: str
+    audited: AuditLevel = "Metadata"
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     @property
     def audit_log(self) -> Path:
@@ -80,15 +89,15 @@ class Plane:
 
 
 @contextmanager
-def running_plane(binaries: Binaries, folder: Path) -> Iterator[Plane]:
+def running_plane(binaries: Binaries, folder: Path, audited: AuditLevel = "Metadata") -> Iterator[Plane]:
     """A control plane with fake nodes, stopped at the end."""
     etcd, peers = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-    plane = Plane(folder, free_port(), etcd)
+    plane = Plane(folder, free_port(), etcd, audited)
     _credentials(plane)
     with ExitStack() as stack:
 
         def start(name: str, *command: str) -> None:
-            stack.enter_context(process(folder, name, command))
+            plane.processes[name] = stack.enter_context(process(folder, name, command))
 
         start(
             "etcd", str(binaries.plane), "etcd", "--data-dir", str(folder / "etcd"), "--unsafe-no-fsync",
@@ -165,13 +174,12 @@ def _credentials(plane: Plane) -> None:
     folder = plane.folder
     subprocess.run(["openssl", "genrsa", "-out", folder / "sa.key", "2048"], check=True, capture_output=True)
     rows = []
-    for user in (BENCH, CONTROLLER, MASTERS, PEER, MANAGER, SCHEDULER, KWOK):
+    for user in (*MEASURED, MANAGER, SCHEDULER, KWOK):
         token = secrets.token_hex(16)
         rows.append(f"{token},{user},{user},{'' if user.startswith('system:') else 'system:masters'}\n")
         plane.kubeconfig(user).write_text(yaml.safe_dump(_kubeconfig(plane, user, token)))
     (folder / "tokens.csv").write_text("".join(rows))
-    users = [CONTROLLER, MASTERS, PEER, BENCH]
-    rules = [{"level": "Metadata", "users": users}, {"level": "None"}]
+    rules = [{"level": plane.audited, "users": list(MEASURED)}, {"level": "None"}]
     policy = {
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
