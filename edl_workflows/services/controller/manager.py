@@ -191,7 +191,8 @@ class Manager:
 
     def waits_for(self) -> list[str]:
         """The resources that must be listed before decisions are made; empty when ready."""
-        return [f"not listed yet: {scope.resource.plural}" for scope in self.world.unlisted]
+        plurals = dict.fromkeys(scope.resource.plural for scope in self.world.unlisted)
+        return [f"not listed yet: {plural}" for plural in plurals]
 
     def problems(self) -> list[str]:
         """Problems that only a restart of the process solves."""
@@ -263,7 +264,7 @@ class Manager:
     def _report_failure(self, scope: Scope, error: EdlError) -> None:
         resource = scope.resource
         if not isinstance(error, NotFoundError):
-            log.warning("watch failed; trying again", resource=resource.plural, error=str(error))
+            log.warning("watch failed; trying again", watch=str(scope), error=str(error))
             return
         definition = f"{resource.plural}.{resource.group}"
         if not self.world.is_missing(resource):

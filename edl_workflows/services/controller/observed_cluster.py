@@ -195,6 +195,8 @@ class ObservedCluster(InformerGroup):
     def _note_missing(self, resource: ApiResource, error: EdlError, _failures: int) -> None:
         if isinstance(error, NotFoundError):
             self._missing.add(resource)
+            for namespace in tuple(self._waiting):
+                self._note_listed(namespace)
 
     def _note_served(self, resource: ApiResource, informer: NamespacedInformer) -> None:
         if resource not in self._missing:

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from edl_workflows.core.kubernetes.api import CRDS, EVENTS, ApiResource
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.waiting.ownership import resource_of
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import ELASTIC_JOBS, Scope
+from edl_workflows.services.controller.manager import ManagerOptions
+from edl_workflows.services.controller.run import RunOptions
 from edl_workflows.testing import ApiServerProcess
 from tests.cases.kinds import KIND_CASES
 from tests.controller_thread import RunningController, run_in_thread
@@ -41,10 +44,10 @@ def cluster(server: ApiServerProcess) -> Cluster:
     return server.cluster()
 
 
-@pytest.fixture
-def controller(cluster: Cluster) -> Iterator[RunningController]:
-    """A running one of all kinds."""
-    running = run_in_thread(cluster)
+@pytest.fixture(params=[NamespaceSelection(), NamespaceSelection(("default", "kube-public"))], ids=str)
+def controller(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[RunningController]:
+    """A running one of all kinds, for all namespaces or for two."""
+    running = run_in_thread(cluster, RunOptions(manager=ManagerOptions(request.param)))
     yield running
     running.stop()
 
