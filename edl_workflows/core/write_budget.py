@@ -4,8 +4,8 @@ PROGRESS_SECONDS = 60
 """Least seconds between two writes of mere progress by the master of a job."""
 WRITES_PER_SECOND = 10.0
 """Progress writes a second of all jobs of an installation, by default."""
-MIN_WRITES_PER_SECOND = 0.1
-"""Smallest budget: one write of all jobs together every ten seconds."""
+MIN_WRITES_PER_SECOND = 0.001
+"""Smallest budget: one write of all jobs together in 1,000 seconds."""
 _REST = 0.75
 """The period becomes shorter only if the writers then use at most this part of the budget. So it does not
 change to and fro when a few writers come and go."""

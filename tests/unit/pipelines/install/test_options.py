@@ -25,7 +25,7 @@ IMAGE = "registry.example/edl:1"
         ({"replicas": 10}, "10 replicas: choose 1 to 9"),
         (
             {"progress_writes_per_second": 0.0},
-            "0 progress writes per second: choose a number of at least 0.1",
+            "0 progress writes per second: choose a number of at least 0.001",
         ),
         ({"progress_writes_per_second": float("nan")}, "nan progress writes"),
         ({"ttl_seconds_after_finished": -1}, "-1 seconds after which a finished job is deleted"),
