@@ -89,8 +89,17 @@ class Plane:
 
 
 @contextmanager
-def running_plane(binaries: Binaries, folder: Path, audited: AuditLevel = "Metadata") -> Iterator[Plane]:
-    """A control plane with fake nodes, stopped at the end."""
+def running_plane(
+    binaries: Binaries, folder: Path, audited: AuditLevel = "Metadata", *, nodes: bool = True
+) -> Iterator[Plane]:
+    """A control plane, stopped at the end.
+
+    Args:
+        binaries: its programs.
+        folder: of its files.
+        audited: what its audit log has of each request.
+        nodes: whether it has fake nodes, and the programs that run pods on them.
+    """
     etcd, peers = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     plane = Plane(folder, free_port(), etcd, audited)
     _credentials(plane)
@@ -107,26 +116,38 @@ def running_plane(binaries: Binaries, folder: Path, audited: AuditLevel = "Metad
         )  # fmt: skip
         start("apiserver", str(binaries.plane), *_apiserver(plane))
         wait_for(lambda: _ready(plane))
-        manager = [
-            "--use-service-account-credentials=true",
-            f"--service-account-private-key-file={folder}/sa.key",
-        ]
-        for name, user, more in (
-            ("kube-controller-manager", MANAGER, manager),
-            ("kube-scheduler", SCHEDULER, []),
-        ):
-            options = [f"--kubeconfig={plane.kubeconfig(user)}", "--leader-elect=false", "--secure-port=0"]
-            start(name, str(binaries.plane), name, *options, *more)
-        cluster = plane.cluster()
-        wait_for(lambda: client.find(cluster, SERVICE_ACCOUNTS, "default", "default") is not None)
-        stages = [f"--config={stage}" for stage in binaries.stages]
-        start(
-            KWOK, str(binaries.kwok), f"--kubeconfig={plane.kubeconfig(KWOK)}", "--manage-all-nodes=false",
-            f"--manage-nodes-with-annotation-selector={FAKE}=fake", "--node-lease-duration-seconds=40",
-            *stages,
-        )  # fmt: skip
-        _make_nodes(cluster)
+        if nodes:
+            _start_nodes(plane, binaries, start)
         yield plane
+
+
+def _start_nodes(plane: Plane, binaries: Binaries, start: Callable[..., None]) -> None:
+    """Start the controller manager, the scheduler and KWOK.
+
+    Args:
+        plane: whose API server runs.
+        binaries: the programs.
+        start: starts a program by its name and command.
+    """
+    manager = [
+        "--use-service-account-credentials=true",
+        f"--service-account-private-key-file={plane.folder}/sa.key",
+    ]
+    for name, user, more in (
+        ("kube-controller-manager", MANAGER, manager),
+        ("kube-scheduler", SCHEDULER, []),
+    ):
+        options = [f"--kubeconfig={plane.kubeconfig(user)}", "--leader-elect=false", "--secure-port=0"]
+        start(name, str(binaries.plane), name, *options, *more)
+    cluster = plane.cluster()
+    wait_for(lambda: client.find(cluster, SERVICE_ACCOUNTS, "default", "default") is not None)
+    stages = [f"--config={stage}" for stage in binaries.stages]
+    start(
+        KWOK, str(binaries.kwok), f"--kubeconfig={plane.kubeconfig(KWOK)}", "--manage-all-nodes=false",
+        f"--manage-nodes-with-annotation-selector={FAKE}=fake", "--node-lease-duration-seconds=40",
+        *stages,
+    )  # fmt: skip
+    _make_nodes(cluster)
 
 
 @contextmanager

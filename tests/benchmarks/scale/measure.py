@@ -52,7 +52,7 @@ def measure(load: Load) -> Cost:
     binaries = Binaries(build.BIN / "kubelab", build.BIN / "kwok", stages, peer=Path(), peer_crds=())
     with (
         tempfile.TemporaryDirectory() as folder,
-        running_plane(binaries, Path(folder)) as plane,
+        running_plane(binaries, Path(folder), nodes=not load.alone) as plane,
         training_jobs(plane, load) as jobs,
     ):
         log, before = AuditLog(plane.audit_log), jobs.read_counters()
