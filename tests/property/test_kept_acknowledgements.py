@@ -115,14 +115,19 @@ class Process:
 
     def __init__(self, node: NodeRef, version: int) -> None:
         self.held = HeldShards()
+        self.leasing = False
         self.ask = LeaseRequest(node=node, version=version, max_shards=3)
+
+    @property
+    def may_lease(self) -> bool:
+        return not self.leasing and self.held.may_lease and len(self.held.ahead) < self.ask.max_shards
 
     def trained_and_not_stored(self) -> int:
         """Records that the process trained, while the master may not know it for good."""
         held = self.held
         sending = [*held.sending.done, *held.sending.released] if held.sending is not None else []
-        keys: Iterable[ShardKey] = [*held.done, *held.kept, *held.released, *sending]
-        return sum(self.sizes[_place(key)] for key in keys) + held.records_done
+        keys: Iterable[ShardKey] = [*held.done, *held.kept, *held.released, *held.carried, *sending]
+        return sum(self.sizes[place] for place in {_place(key) for key in keys}) + held.records_done
 
     sizes: dict[tuple[int, str, int], int]
 
@@ -175,7 +180,7 @@ class KeptAcknowledgements(RuleBasedStateMachine):
     )
     def lease(self, node: NodeRef, lost: str = "", doomed: str = "") -> None:
         process = self.processes[node]
-        if not process.held.may_lease or len(process.held.ahead) == process.ask.max_shards:
+        if not process.may_lease:
             return
         request = process.held.lease_request(process.ask)
         master = self.master
@@ -185,6 +190,22 @@ class KeptAcknowledgements(RuleBasedStateMachine):
         else:
             process.held.note_lease(reply)
             self.sizes.update({_place(shard): shard.end - shard.start for shard in reply.shards})
+
+    @rule(node=st.sampled_from(WORKERS), lost=st.sampled_from(["request", "answer"]))
+    def lease_in_vain(self, node: NodeRef, lost: str) -> None:
+        """A request for shards hangs until `notice_silence`."""
+        process = self.processes[node]
+        if process.may_lease:
+            request, master = process.held.lease_request(process.ask), self.master
+            self.call(lambda _calls: master.lease(request), lost, "")
+            process.leasing = True
+
+    @rule(node=st.sampled_from(WORKERS))
+    def notice_silence(self, node: NodeRef) -> None:
+        process = self.processes[node]
+        if process.leasing:
+            process.held.note_no_lease()
+            process.leasing = False
 
     @rule(node=st.sampled_from(WORKERS), records=st.integers(1, 6))
     def train(self, node: NodeRef, records: int) -> None:
@@ -233,6 +254,7 @@ class KeptAcknowledgements(RuleBasedStateMachine):
     @rule(node=st.sampled_from(WORKERS))
     def give_back(self, node: NodeRef) -> None:
         held = self.processes[node].held
+        self.notice_silence(node=node)
         held.give_back()
         held.records_done = 0
 
@@ -248,8 +270,8 @@ class KeptAcknowledgements(RuleBasedStateMachine):
     def wait_no_longer(self) -> None:
         """The master waits no longer for the reports of processes that can't reach it."""
         for process in self.processes.values():
-            if process.held.master != self.master.state.volatile.master:
-                held = process.held
+            held = process.held
+            if held.master != self.master.state.volatile.master or not held.may_lease:
                 shards = [*held.ahead, *([held.current] if held.current else [])]
                 self.bound += process.trained_and_not_stored() + sum(self.sizes[_place(s)] for s in shards)
         self.master.state.shards.expire(self.master.now(), self.master.now() - REPORT_SECONDS)
@@ -277,6 +299,7 @@ class KeptAcknowledgements(RuleBasedStateMachine):
             if self.master.state.shards.progress(DATA).state is LeaseState.END:
                 break
             for node in WORKERS:
+                self.notice_silence(node=node)
                 self.acknowledge(node=node)
                 self.lease(node=node)
                 self.train(node=node, records=100)

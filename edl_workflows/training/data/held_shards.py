@@ -139,14 +139,17 @@ class HeldShards:
             stored: whether the answer is to come when all is stored.
         """
         held = [*([self.current] if self.current else []), *self.ahead] if self.unreported else None
+        # The request that carries them may be lost with the master before.
+        carried = self.carried if self.unreported else []
         self.sending = AckRequest(
             node=ask.node,
-            done=self.done[:MAX_SHARDS_PER_MESSAGE],
+            done=[*carried, *self.done][:MAX_SHARDS_PER_MESSAGE],
             released=self.released[:MAX_SHARDS_PER_MESSAGE],
             keeps=not (stored or self.released or self._kept_shards >= MAX_KEPT),
             held=None if held is None else [_held(shard) for shard in held[:MAX_SHARDS_PER_MESSAGE]],
         )
-        del self.done[: len(self.sending.done)], self.released[: len(self.sending.released)]
+        del self.done[: len(self.sending.done) - len(carried)]
+        del self.released[: len(self.sending.released)]
         self.unreported = False
         return self.sending
 

@@ -160,6 +160,24 @@ def test_results_travel_with_the_next_request_for_shards() -> None:
     assert held.settled
 
 
+def test_a_report_contains_what_an_unanswered_request_carries() -> None:
+    """If a request for shards hangs while another master answers, that one learns of what is done by the
+    report, before it grants shards to anybody. Then the request fails, and what it carried is sent again."""
+    held = _held(0, 1, 2)
+    _train(held)
+    held.lease_request(ASK)
+    _train(held)
+    held.acknowledgement(ASK, stored=False)
+    held.note_acknowledged(AckReply(state=LeaseState.OK, master="next", change=1))
+
+    report = held.acknowledgement(ASK, stored=False)
+
+    assert [shard.ordinal for shard in report.held or ()] == [2]
+    assert (report.done, held.done, held.carried) == ([_key(0)], [], [_key(0)])
+    held.note_no_lease()
+    assert held.done == [_key(0)]
+
+
 def test_what_was_not_recorded_is_acknowledged_again() -> None:
     """Results that an unanswered request carried travel with the next one. A master of an earlier version
     ignores them: then they are sent in a message of their own, as all later ones, until another master
