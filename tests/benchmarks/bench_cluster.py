@@ -1,16 +1,16 @@
 """On a real Kubernetes and a real Argo: what waiting costs, how long starts take, and the controller under
 1,000 jobs.
 
-Three parts, each with what it is compared with in the same run: waiting Argo steps (a hand-written resource
-template, ours, the agent); a job in real pods to its first step; many jobs on KWOK's nodes by our controller,
-by several replicas of it, by Kubeflow's training-operator, and by a client that makes the same writes and
-nothing else::
+Four parts, each with what it is compared with in the same run: waiting Argo steps (a hand-written resource
+template, ours, the agent); steps of one workflow that wait for a training step; a job in real pods to its
+first step; many jobs on KWOK's nodes by our controller, by several replicas of it, by Kubeflow's
+training-operator, and by a client that makes the same writes and nothing else::
 
-    python -m tests.benchmarks.bench_cluster [--parts waiting starts load] [--jobs 100 1000] [--no-peer]
+    python -m tests.benchmarks.bench_cluster [--parts waiting steps starts load] [--jobs 100 1000] [--no-peer]
         [--accounts shared own] [--partitions 1 2 4]
 
-The first two start a cluster for themselves, or take the running test bed that KUBECONFIG names if
-EDL_TEST_CLUSTER=existing is set; the third starts a control plane of its own for each measurement. Root and
+The first three start a cluster for themselves, or take the running test bed that KUBECONFIG names if
+EDL_TEST_CLUSTER=existing is set; the fourth starts a control plane of its own for each measurement. Root and
 Go are needed.
 """
 
@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import signal
+import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from edl_workflows.runtime.kube.connect import Cluster
-from tests.benchmarks.cluster import limit, load, programs, starts, waiting
+from tests.benchmarks.cluster import awaited_steps, limit, load, programs, starts, waiting
 from tests.benchmarks.cluster.plane import Binaries
 from tests.cluster.bed import build, lifecycle
 from tests.cluster.bed.bed import Bed
@@ -71,6 +72,21 @@ def wait_part(bed: Bed, ways: list[str]) -> list[dict[str, Any]]:
             flush=True,
         )
         found.append(asdict(result))
+    return found
+
+
+def step_part(bed: Bed) -> list[dict[str, Any]]:
+    """Steps that wait for a training step: of the same job, and of a job each."""
+    found = []
+    for jobs in (1, awaited_steps.STEPS):
+        delays = awaited_steps.measure(bed, jobs)
+        median, most = statistics.median(delays), statistics.quantiles(delays, n=100)[98]
+        print(
+            f"steps, {jobs} jobs: {awaited_steps.STEPS} steps of a workflow have their results "
+            f"{median:.3f} s after the status, p99 {most:.3f} s, at most {delays[-1]:.3f} s",
+            flush=True,
+        )
+        found.append({"jobs": jobs, "median": round(median, 3), "p99": round(most, 3)})
     return found
 
 
@@ -155,7 +171,7 @@ def measure(
 def main() -> int:
     """Measure, print sentences and JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parts = ("waiting", "starts", "load")
+    parts = ("waiting", "steps", "starts", "load")
     parser.add_argument("--parts", nargs="+", choices=parts, default=list(parts))
     parser.add_argument("--jobs", nargs="+", type=int, default=[100, 1000], help="of the load, one run each")
     parser.add_argument("--accounts", nargs="+", choices=list(ACCOUNTS), default=list(ACCOUNTS))
@@ -170,9 +186,11 @@ def main() -> int:
     build.build()
     results: dict[str, Any] = {}
     with ExitStack() as stack:
-        bed = stack.enter_context(test_bed()) if {"waiting", "starts"} & set(options.parts) else None
+        bed = stack.enter_context(test_bed()) if {"waiting", "steps", "starts"} & set(options.parts) else None
         if bed is not None and "waiting" in options.parts:
             results["waiting"] = wait_part(bed, options.ways)
+        if bed is not None and "steps" in options.parts:
+            results["steps"] = step_part(bed)
         if bed is not None and "starts" in options.parts:
             results["starts"] = start_part(bed)
     if "load" in options.parts:
