@@ -70,7 +70,18 @@ DEEP = [b"[" * 100_000, b"1" * 10_000, b'{"a":' * 5_000, b'{"job":' + b" " * 200
 @given(
     method=st.sampled_from(["GET", "POST", "DELETE", "PUT"]),
     call=st.sampled_from(
-        ["metrics", "optimize", "jobs", "jobs/uid-1", "jobs//metrics", "plans", "cluster", ""]
+        [
+            "metrics",
+            "optimize",
+            "states/claim",
+            "states/write",
+            "jobs",
+            "jobs/uid-1",
+            "jobs//metrics",
+            "plans",
+            "cluster",
+            "",
+        ]
     ),
     query=st.text(max_size=20),
     body=st.binary(max_size=300)

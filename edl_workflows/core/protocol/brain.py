@@ -8,7 +8,7 @@ receipt says why. Every message may be sent twice: a sample is identified by its
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from edl_workflows.core.protocol.message import Message
 from edl_workflows.core.protocol.metrics import ChartedMetrics
@@ -21,6 +21,10 @@ MAX_AMOUNT = 1e9
 MAX_WORDS = 1024
 MAX_TIME = 1e11
 """Unix seconds, within the range of calendars."""
+MAX_STATE_BYTES = 3_600_000
+"""Largest state of a job in bytes. As text in a JSON message it has at most twice as many."""
+MAX_HEAD = 4_096
+"""Characters."""
 
 _DNS = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 Namespace = Annotated[str, Field(pattern=f"^{_DNS}$")]
@@ -265,3 +269,91 @@ class JobMetrics(Message):
     samples: list[SampleMessage]
     ooms: list[NodeOom]
     end: JobEnd | None = None
+
+
+def _check_size(document: str) -> str:
+    if len(document.encode()) > MAX_STATE_BYTES:
+        raise ValueError(f"it has more than {MAX_STATE_BYTES} bytes")
+    return document
+
+
+class JobStateKey(Message):
+    """Whose state it is.
+
+    Attributes:
+        uid: uid of the job's object; a job that is created again under the same name has another state.
+        name: for people.
+    """
+
+    uid: JobUid
+    namespace: Namespace
+    name: JobName
+
+
+class StateVersion(Message):
+    """Order of the snapshots of a job's state: first by term, then by number.
+
+    Attributes:
+        term: of the master that wrote it.
+        number: counts that master's attempts to write.
+    """
+
+    term: Number
+    number: Number
+
+
+class StateSnapshot(Message):
+    """A snapshot of a job's state. Brain stores head and document as they are; only masters read them.
+
+    Attributes:
+        head: format and checksum of the document.
+        document: the state.
+    """
+
+    version: StateVersion
+    head: Annotated[str, Field(max_length=MAX_HEAD, pattern=r"^[^\x00]*$")]
+    document: Annotated[
+        str, Field(max_length=MAX_STATE_BYTES, pattern=r"^[^\x00]*$"), AfterValidator(_check_size)
+    ]
+
+
+class StateClaim(Message):
+    """`POST /v1/states/claim`: a master takes over the state of its job. From now on the masters before it
+    can't write. Each call begins another term."""
+
+    job: JobStateKey
+
+
+class ClaimedState(Message):
+    """Answer to `StateClaim`.
+
+    Attributes:
+        term: of the master that has asked.
+        snapshots: the stored ones, the newest first.
+    """
+
+    term: Number
+    snapshots: list[StateSnapshot] = Field(default_factory=list)
+
+
+class StateWrite(Message):
+    """`POST /v1/states/write`: stores a snapshot. Answered once it is durable.
+
+    Attributes:
+        snapshot: of the master's term, with a number that it has not used before.
+        before: the snapshot that is kept, in case the new one is damaged; all others are deleted.
+    """
+
+    job: JobStateKey
+    snapshot: StateSnapshot
+    before: StateVersion | None = None
+
+
+class StateReceipt(Message):
+    """Answer to `StateWrite`.
+
+    Attributes:
+        version: of the newest snapshot.
+    """
+
+    version: StateVersion

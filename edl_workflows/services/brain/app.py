@@ -50,6 +50,14 @@ UNKNOWN: dict[int | str, dict[str, Any]] = {
     404: {"description": "The tenant has no such job.", "model": BrainRefusal}
 }
 
+TAKEN_OVER: dict[int | str, dict[str, Any]] = {
+    404: {"description": "No master has taken the state over, or it was deleted.", "model": BrainRefusal},
+    409: {
+        "description": "Another master has taken the state over, or a newer snapshot is stored.",
+        "model": BrainRefusal,
+    },
+}
+
 _BEARER = HTTPBearer(auto_error=False, description="A tenant's token, or an operator's.")
 
 
@@ -96,6 +104,7 @@ def create_app(
     )
     add_error_handlers(app)
     app.include_router(_master_routes(service), prefix="/v1")
+    app.include_router(_state_routes(service), prefix="/v1")
     app.include_router(_page_routes(service, monitored=monitored), prefix="/v1")
     add_page(app)
     app.add_middleware(BrainGuard, tokens=tokens, count=count, hosts=allowed_hosts)
@@ -137,6 +146,31 @@ def _master_routes(service: BrainApi) -> APIRouter:
     def metrics(uid: str, caller: Caller, newest: Annotated[int, Query(ge=1, le=5_000)] = 500) -> Response:
         """The newest stored samples of a job, oldest first."""
         return _answer(service.metrics(caller, _uid(uid), newest))
+
+    return router
+
+
+def _state_routes(service: BrainApi) -> APIRouter:
+    router = APIRouter(dependencies=[Depends(_BEARER)], responses=REFUSALS | FORBIDDEN)
+
+    @router.post(
+        "/states/claim", response_model=brain.ClaimedState, openapi_extra=body_schema(brain.StateClaim)
+    )
+    async def claim(request: Request, caller: Caller) -> Response:
+        """Take over the state of a job. Masters that have taken it over before can't write it any more."""
+        state_claim = parse_body(brain.StateClaim, await request.body())
+        return _answer(await service.claim_state(caller, state_claim))
+
+    @router.post(
+        "/states/write",
+        response_model=brain.StateReceipt,
+        responses=TAKEN_OVER,
+        openapi_extra=body_schema(brain.StateWrite),
+    )
+    async def write(request: Request, caller: Caller) -> Response:
+        """Store a snapshot of a job's state. The response is sent when the snapshot is durable."""
+        state_write = parse_body(brain.StateWrite, await request.body())
+        return _answer(await service.write_state(caller, state_write))
 
     return router
 

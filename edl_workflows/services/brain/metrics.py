@@ -6,7 +6,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from edl_workflows.runtime.process.metrics import SECONDS, ApiMetrics
 
-CALLS = ("metrics", "optimize", "jobs", "plans", "cluster")
+CALLS = ("metrics", "optimize", "states", "jobs", "plans", "cluster")
 _METHODS = ("GET", "POST")
 
 
@@ -15,7 +15,8 @@ class BrainMetrics(ApiMetrics):
         super().__init__()
         self._answers = Counter(
             "edl_brain_answers",
-            "Responses by method, call (metrics, optimize, jobs, plans, cluster, other) and status code.",
+            "Responses by method, call (metrics, optimize, states, jobs, plans, cluster, other) and status "
+            "code.",
             ["method", "call", "code"],
             registry=self.registry,
         )

@@ -27,7 +27,7 @@ MAX_REASON = 2_000
 
 
 class BrainApi:
-    """The calls of the API. All of them block, except `report`.
+    """The calls of the API. Those that are not coroutines block.
 
     Args:
         store: the store.
@@ -80,6 +80,29 @@ class BrainApi:
             self._keep(asked.job, advice, now)
         return advice_message(advice)
 
+    async def claim_state(self, tenant: Tenant, claim: brain.StateClaim) -> brain.ClaimedState:
+        """Let a master take over the state of its job.
+
+        Raises:
+            ForbiddenError: the job is not the tenant's.
+            UnavailableError: the store does not answer or is too slow, or the tenant exceeds its limits.
+        """
+        self._admit(tenant, claim.job)
+        return await asyncio.wrap_future(self.store.claim_state(claim.job, self.clock()))
+
+    async def write_state(self, tenant: Tenant, write: brain.StateWrite) -> brain.StateReceipt:
+        """Store a snapshot of a job's state. Returns when it is durable.
+
+        Raises:
+            ConflictError: another master has taken the state over.
+            ForbiddenError: the job is not the tenant's.
+            NotFoundError: no master has taken it over, or it was deleted.
+            UnavailableError: the store does not answer or is too slow, or the tenant exceeds its limits.
+        """
+        self._admit(tenant, write.job)
+        await asyncio.wrap_future(self.store.write_state(write, self.clock()))
+        return brain.StateReceipt(version=write.snapshot.version)
+
     def metrics(self, tenant: Tenant, uid: str, newest: int) -> brain.JobMetrics:
         """What is stored about a job.
 
@@ -105,7 +128,7 @@ class BrainApi:
         """
         self._limits.take(tenant)
 
-    def _admit(self, tenant: Tenant, job: brain.JobDescription) -> None:
+    def _admit(self, tenant: Tenant, job: brain.JobDescription | brain.JobStateKey) -> None:
         tenant.check(job.namespace)
         self._limits.take(tenant, JobKey(job.namespace, job.uid))
 

@@ -2,6 +2,8 @@
 
 A job reports every few seconds, but its advice only uses the last minutes. For older samples, one per ten
 minutes is enough. Rows are removed in small batches, so that reports don't have to wait.
+
+The state of a job is kept as long as the job exists: a suspended one needs it after months.
 """
 
 import threading
@@ -10,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
-from sqlalchemy import BigInteger, ColumnElement, Table, and_, cast, exists
+from sqlalchemy import BigInteger, ColumnElement, Table, and_, cast, exists, not_, or_
 
 from edl_workflows.core.exceptions import EdlError
 from edl_workflows.services.brain.store.store import BrainStore
-from edl_workflows.services.brain.store.tables import CLUSTER, JOB, OOM, PLAN, SAMPLE
+from edl_workflows.services.brain.store.tables import CLUSTER, JOB, OOM, PLAN, SAMPLE, SNAPSHOT, STATE
 
 log = structlog.get_logger(__name__)
 
@@ -23,6 +25,8 @@ BATCH = 500
 """Rows per transaction, which then takes a few milliseconds."""
 PAUSE = 0.05
 """Seconds between two batches."""
+GONE_SECONDS = 3_600.0
+"""Seconds after which the state of a job that is gone is removed."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +38,15 @@ class RetentionOptions:
         whole_seconds: seconds for which all samples of jobs and of the cluster are kept.
         thin_seconds: after that, only the first sample in each interval of this length is kept.
         period: seconds between two runs.
+        state_days: days that the state of a job is kept after its master's last write, if no monitor sees the
+            job.
     """
 
     days: float = 30.0
     whole_seconds: float = 3_600.0
     thin_seconds: int = 600
     period: float = 60.0
+    state_days: float = 365.0
 
 
 class Retention:
@@ -113,15 +120,32 @@ def expired_rows(
     """
     before = now - options.days * DAY
     thin = now - options.whole_seconds
+    abandoned = _is_abandoned(now, options)
+    with_state = exists().where(_of_same_job(STATE, JOB))
     return [
+        (SNAPSHOT, exists().where(_of_same_job(STATE, SNAPSHOT), abandoned)),
+        (STATE, abandoned),
         (SAMPLE, SAMPLE.c.time < before),
         (SAMPLE, _superfluous(SAMPLE, thinned, thin, options.thin_seconds)),
         (OOM, OOM.c.time < before),
         (PLAN, PLAN.c.time < before),
         (CLUSTER, CLUSTER.c.time < before),
         (CLUSTER, _superfluous(CLUSTER, thinned, thin, options.thin_seconds)),
-        (JOB, JOB.c.heard < before),
+        (JOB, and_(JOB.c.heard < before, not_(with_state))),  # it tells whether the job exists
     ]
+
+
+def _is_abandoned(now: float, options: RetentionOptions) -> ColumnElement[bool]:
+    """Condition for the states of jobs that the monitor has seen to be gone, and of those that it does not
+    see and that no master has written for long."""
+    job = exists().where(_of_same_job(JOB, STATE))
+    gone = and_(job.where(JOB.c.gone < now - GONE_SECONDS), STATE.c.heard < now - GONE_SECONDS)
+    is_seen = job.where(JOB.c.seen != "", JOB.c.gone.is_(None))
+    return or_(gone, and_(STATE.c.heard < now - options.state_days * DAY, not_(is_seen)))
+
+
+def _of_same_job(one: Table, other: Table) -> ColumnElement[bool]:
+    return and_(one.c.namespace == other.c.namespace, one.c.uid == other.c.uid)
 
 
 def _superfluous(table: Table, since: float, before: float, seconds: int) -> ColumnElement[bool]:

@@ -23,8 +23,9 @@ from sqlalchemy import (
 )
 
 from edl_workflows.core.exceptions import EdlError
+from edl_workflows.core.protocol.brain import ClaimedState, JobStateKey, StateWrite
 from edl_workflows.services.brain.observations import ChangeObservation, ClusterObservation, JobObservation
-from edl_workflows.services.brain.store import database, tables
+from edl_workflows.services.brain.store import database, states, tables
 from edl_workflows.services.brain.store.migrations import migrate
 from edl_workflows.services.brain.store.reader import StoreReader
 from edl_workflows.services.brain.store.records import (
@@ -141,6 +142,22 @@ class BrainStore(StoreReader):
             "gone": None,
         }
         self._writer.write({tables.NEW_PLAN: [plan_row]}).result()
+
+    def claim_state(self, job: JobStateKey, now: float) -> Future[ClaimedState]:
+        """Begin the next term of a job's state; see `states.claim_state`.
+
+        Raises:
+            UnavailableError: as `record`. The future may also raise it.
+        """
+        return self._writer.call(lambda connection: states.claim_state(connection, job, now))
+
+    def write_state(self, write: StateWrite, now: float) -> Future[None]:
+        """Store a snapshot of a job's state; see `states.write_state`.
+
+        Raises:
+            UnavailableError: as `record`. The future may also raise it, and what `states.write_state` raises.
+        """
+        return self._writer.call(lambda connection: states.write_state(connection, write, now))
 
     def remove(self, table: Table, which: ColumnElement[bool], most: int) -> int:
         """Remove up to `most` of these rows. Return how many were removed.

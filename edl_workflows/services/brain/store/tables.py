@@ -107,6 +107,28 @@ CLUSTER = Table(
     Column("time", Double, primary_key=True),
     Column("sample", Text, nullable=False),  # a ClusterObservation as JSON
 )
+STATE = Table(
+    "state",
+    METADATA,
+    *_job_key(),
+    Column("name", String(253), nullable=False),
+    Column("term", BigInteger, nullable=False),  # of the master that may write
+    Column("number", BigInteger, nullable=False),  # of its newest snapshot; 0 before the first one
+    Column("heard", Double, nullable=False),  # when a master last took it over or wrote it
+    PrimaryKeyConstraint("namespace", "uid"),
+    Index("state_heard", "heard"),
+)
+SNAPSHOT = Table(
+    "snapshot",
+    METADATA,
+    *_job_key(),
+    Column("term", BigInteger, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("size", BigInteger, nullable=False),  # of the document, in bytes
+    Column("head", Text, nullable=False),  # written and read by masters
+    Column("document", Text, nullable=False),  # as above
+    PrimaryKeyConstraint("namespace", "uid", "term", "number"),
+)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def test_migrations_at_the_same_time(database_url: str) -> None:
             done.result()
     migrate(engines[0])
     with database.read_transaction(engines[0]) as connection:
-        assert connection.execute(text("SELECT version_num FROM alembic_version")).all() == [("0001",)]
+        assert connection.execute(text("SELECT version_num FROM alembic_version")).all() == [("0002",)]
     for engine in engines:
         engine.dispose()
 
