@@ -96,6 +96,72 @@ class JobIdentity:
     training: TrainingParameters = field(default_factory=TrainingParameters)
 
 
+class BrainConnection:
+    """A connection to a Brain; for one thread at a time.
+
+    Attributes:
+        url: its address, as it was given.
+
+    Args:
+        access: address and credentials.
+        transport: for tests.
+
+    Raises:
+        InvalidError: the certificates can't be read, or the address is invalid.
+    """
+
+    def __init__(self, access: BrainAccess, transport: httpx.BaseTransport | None = None) -> None:
+        self.url = access.url
+        self._access = access
+        url = access.url if "://" in access.url else f"http://{access.url}"
+        try:
+            self._http = httpx.Client(
+                base_url=addresses.resolve(url),
+                verify=_load_certificates(access.ca_file),
+                timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
+                trust_env=False,  # no proxy between a master and its Brain
+                transport=transport,
+            )
+        except httpx.InvalidURL as error:
+            raise InvalidError(f"{access.url!r} is no address of a Brain: {error}") from error
+
+    def close(self) -> None:
+        self._http.close()
+
+    def post(self, call: str, body: Message, answer: type[A], most: int = MAX_ANSWER) -> A:
+        """Call Brain.
+
+        Args:
+            call: path below ``/v1/``.
+            body: what to send.
+            answer: type of the answer.
+            most: bytes of the answer.
+
+        Raises:
+            EdlError: see `BrainClient`.
+        """
+        where = f"Brain at {self.url}"
+        token = self._access.token()
+        headers = {"Content-Type": "application/json"} | (
+            {"Authorization": f"Bearer {token}"} if token else {}
+        )
+        try:
+            with self._http.stream(
+                "POST", f"/v1/{call}", content=body.model_dump_json(), headers=headers
+            ) as response:
+                content = _read_body(response, where, most)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise UnavailableError(f"{where} does not answer: {error!r}") from error
+        if response.is_error:
+            kind = _REFUSED.get(response.status_code, UnavailableError)
+            words = content[:500].decode(errors="replace")
+            raise kind(f"{where} answered {response.status_code}: {words}")
+        try:
+            return answer.model_validate_json(content)
+        except ValidationError as error:
+            raise UnavailableError(f"{where} answered nonsense: {describe_problems(error)[0]}") from error
+
+
 class BrainClient:
     """One job's connection to a Brain; for one thread at a time.
 
@@ -114,22 +180,11 @@ class BrainClient:
     def __init__(
         self, access: BrainAccess, identity: JobIdentity, transport: httpx.BaseTransport | None = None
     ) -> None:
-        self._access = access
         self._identity = identity
-        url = access.url if "://" in access.url else f"http://{access.url}"
-        try:
-            self._http = httpx.Client(
-                base_url=addresses.resolve(url),
-                verify=_load_certificates(access.ca_file),
-                timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
-                trust_env=False,  # no proxy between a master and its Brain
-                transport=transport,
-            )
-        except httpx.InvalidURL as error:
-            raise InvalidError(f"brainService {access.url!r} is no address: {error}") from error
+        self._connection = BrainConnection(access, transport)
 
     def close(self) -> None:
-        self._http.close()
+        self._connection.close()
 
     def report(self, job: OptimizerJob, samples: tuple[JobSample, ...], end: JobEnd | None = None) -> None:
         """Store measurements, and the job's end, durably in Brain. Repeatable.
@@ -153,7 +208,7 @@ class BrainClient:
         for start in range(0, max(len(messages), 1), brain.MAX_SAMPLES):
             some = messages[start : start + brain.MAX_SAMPLES]
             report = brain.MetricsReport(job=facts, samples=some, ooms=ooms, end=end)
-            self._post("metrics", report, brain.MetricsReceipt)
+            self._connection.post("metrics", report, brain.MetricsReceipt)
 
     def optimize(self, question: OptimizerQuestion, job: OptimizerJob) -> Advice:
         """Brain's advice, based on the reported samples."""
@@ -167,7 +222,7 @@ class BrainClient:
             )
         except ValidationError as error:
             raise _invalid_job(job, error) from error
-        return advice_of(self._post("optimize", asked, brain.OptimizeReply))
+        return advice_of(self._connection.post("optimize", asked, brain.OptimizeReply))
 
     def _describe_job(self, job: OptimizerJob) -> brain.JobDescription:
         identity = self._identity
@@ -184,35 +239,14 @@ class BrainClient:
         except ValidationError as error:
             raise _invalid_job(job, error) from error
 
-    def _post(self, call: str, body: Message, answer: type[A]) -> A:
-        where = f"Brain at {self._access.url}"
-        token = self._access.token()
-        headers = {"Content-Type": "application/json"} | (
-            {"Authorization": f"Bearer {token}"} if token else {}
-        )
-        try:
-            with self._http.stream(
-                "POST", f"/v1/{call}", content=body.model_dump_json(), headers=headers
-            ) as response:
-                content = _read_body(response, where)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise UnavailableError(f"{where} does not answer: {error!r}") from error
-        if response.is_error:
-            kind = _REFUSED.get(response.status_code, UnavailableError)
-            raise kind(f"{where} answered {response.status_code}: {content[:500].decode(errors='replace')}")
-        try:
-            return answer.model_validate_json(content)
-        except ValidationError as error:
-            raise UnavailableError(f"{where} answered nonsense: {describe_problems(error)[0]}") from error
 
-
-def _read_body(response: httpx.Response, where: str) -> bytes:
+def _read_body(response: httpx.Response, where: str, most: int) -> bytes:
     """The body, if it is not too large."""
     body = bytearray()
     for part in response.iter_bytes():
         body += part
-        if len(body) > MAX_ANSWER:
-            raise UnavailableError(f"{where} answered more than {MAX_ANSWER} bytes")
+        if len(body) > most:
+            raise UnavailableError(f"{where} answered more than {most} bytes")
     return bytes(body)
 
 

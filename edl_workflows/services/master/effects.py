@@ -21,7 +21,7 @@ from edl_workflows.core.jobs.elastic_job import separate_copies
 from edl_workflows.core.jobs.scale_plan.model import ScalePlanSpec
 from edl_workflows.core.protocol.cluster import OWN_CHECKPOINT, CheckpointRef
 from edl_workflows.runtime.kube.events import EventNote
-from edl_workflows.services.master.master import Master, WriteUrgency, wait_within
+from edl_workflows.services.master.master import MAX_REFUSAL, Master, WriteUrgency, wait_within
 from edl_workflows.services.master.state import observations, views
 from edl_workflows.services.master.state.autoscale import autoscale_steps
 from edl_workflows.services.master.state.nodes.hang import DUMP_SECONDS
@@ -37,8 +37,6 @@ LOOK_SECONDS = 2.0
 LAST_REPORT = 5.0
 """Seconds for the last report of a master that is told to end."""
 BACKOFF = Backoff(first=1.0, most=15.0)
-MAX_WARNING = 1_000
-"""Characters of a refusal in the job's warnings."""
 UNREPORTED_SECONDS = 60.0
 """Seconds for which the master retries if the API server refuses the job's final status. Then the master
 exits, and only its exit code shows how the job ended.
@@ -198,7 +196,7 @@ class Effects:
             )
             # The status lists refusals, except that of the status itself: once written, it was not refused.
             if refusal.for_good and action != _REPORT:
-                self._master.state.volatile.refused[action] = str(error)[:MAX_WARNING]
+                self._master.state.volatile.refused[action] = str(error)[:MAX_REFUSAL]
         else:
             self._forget(action)
 

@@ -16,7 +16,8 @@ from enum import IntEnum
 
 import structlog
 
-from edl_workflows.core.exceptions import ForbiddenError, NotFoundError, UnavailableError
+from edl_workflows.core.backoff import Backoff
+from edl_workflows.core.exceptions import EdlError, ForbiddenError, NotFoundError, UnavailableError
 from edl_workflows.core.protocol.nodes import Directive, NodeRef
 from edl_workflows.services.master.paced_call import PacedCall
 from edl_workflows.services.master.state import views
@@ -33,17 +34,23 @@ TICK = 1.0
 KEPT = (30.0, 60.0)
 """Seconds after which leases and acknowledgements that the workers keep are stored; at random, so that many
 masters don't write at the same time."""
-RETRY = 0.5
-"""Seconds before a failed write is retried."""
+RETRY = Backoff(first=0.5, most=5.0)
+"""Pauses before a failed write is retried."""
 REFUSED = 60.0
 """Seconds for which writes may be refused: a restarted API server refuses everybody until it has read the
 Roles."""
+UNSTORED_SECONDS = 5.0
+"""Seconds for which writes fail until the job's warnings say so."""
+_STORING = "store the job's state"
 LAST_WRITE = 5.0
 """Seconds for the last write of a master that is told to end; no request waits for that write."""
 GAP = 10.0
 """If two consecutive readings of the clock differ by more than this many seconds, the clock was set or this
 process was paused, since every tick reads the clock.
 """
+
+MAX_REFUSAL = 1_000
+"""Characters of a refusal in the job's warnings."""
 
 log = structlog.get_logger(__name__)
 
@@ -303,25 +310,35 @@ class Master:
             log.warning("the last progress is not stored: the store did not answer", seconds=LAST_WRITE)
 
     async def _write(self, text: bytes) -> None:
-        begun = time.monotonic()
+        begun, failures = time.monotonic(), 0
         while True:
             try:
                 await self._save(text)
             except UnavailableError as error:
-                log.warning("state not stored, trying again", error=str(error))
-                await asyncio.sleep(RETRY)
+                failures += 1
+                self._note_unstored(error, time.monotonic() - begun)
+                await asyncio.sleep(RETRY.delay(failures))
             except (NotFoundError, ForbiddenError) as error:
                 # Store and rights may go a moment before the job is seen to be deleted.
-                await self.wait_until(lambda: self.state.volatile.departure.deleted, RETRY)
+                failures += 1
+                await self.wait_until(lambda: self.state.volatile.departure.deleted, RETRY.first)
                 if self.state.volatile.departure.deleted:
                     log.info("the state is no longer stored: the job is deleted", error=str(error))
                     return
                 if isinstance(error, NotFoundError) or time.monotonic() - begun > REFUSED:
                     raise
-                log.warning("state not stored, trying again", error=str(error))
+                self._note_unstored(error, time.monotonic() - begun)
             else:
                 self.commits += 1
+                if self.state.volatile.refused.pop(_STORING, None) is not None:
+                    log.info("the state is stored again", attempts=failures + 1)
                 return
+
+    def _note_unstored(self, error: EdlError, seconds: float) -> None:
+        """Log a failed write. If writes have failed for long, the job's warnings say so."""
+        log.warning("state not stored, trying again", error=str(error))
+        if seconds > UNSTORED_SECONDS:
+            self.state.volatile.refused.setdefault(_STORING, str(error)[:MAX_REFUSAL])
 
     async def _save(self, text: bytes) -> None:
         # If cancelled, the write must still complete: the store can't take two documents at once.

@@ -3,26 +3,29 @@
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 from fastapi import FastAPI
 from pydantic import ValidationError
 
+from edl_workflows.core.backoff import Backoff
 from edl_workflows.core.exceptions import EdlError, InvalidError, UnavailableError
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.protocol.brain import JobStateKey
 from edl_workflows.core.protocol.message import describe_problems
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.process.http import HttpServer, ListenOptions
 from edl_workflows.services.master import kubernetes
 from edl_workflows.services.master.app import create_app
 from edl_workflows.services.master.autoscaler import JobAutoscaler
-from edl_workflows.services.master.brain import BrainAccess, BrainClient, JobIdentity
+from edl_workflows.services.master.brain import BrainAccess, BrainClient, BrainConnection, JobIdentity
 from edl_workflows.services.master.effects import Effects, MasterBackend
-from edl_workflows.services.master.master import Master, WriteUrgency
+from edl_workflows.services.master.master import MAX_REFUSAL, Master, WriteUrgency
 from edl_workflows.services.master.optimizers import BrainService, Optimizers
 from edl_workflows.services.master.standalone import StandaloneBackend, add_plan_routes
 from edl_workflows.services.master.state import observations
@@ -30,6 +33,7 @@ from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.nodes import leaving_steps
 from edl_workflows.services.master.state.settings import JobSettings, Timeouts, settings_of
 from edl_workflows.services.master.state.stored_state import StoredState
+from edl_workflows.services.master.stores.brain import BrainStateStore
 from edl_workflows.services.master.stores.config_maps import ConfigMapStore
 from edl_workflows.services.master.stores.file import FileStore
 from edl_workflows.services.master.stores.port import StateStore
@@ -48,6 +52,7 @@ DEPARTURE_SECONDS = 3600.0
 """Most seconds for which it then waits for them. Its pod's grace is usually shorter."""
 LINGER = 10.0
 """Most seconds for which the master keeps serving after the job's end, so that nodes learn of it."""
+_LOADING = Backoff(first=1.0, most=15.0)
 
 log = structlog.get_logger(__name__)
 
@@ -135,21 +140,34 @@ def run_standalone(settings: JobSettings, folder: Path, token: str, address: Lis
 
 
 @dataclass(frozen=True)
+class StatePlaces:
+    """Where a master keeps its state; in ConfigMaps if both are left out.
+
+    Attributes:
+        folder: on a volume that all masters mount.
+        brain: address of a Brain.
+    """
+
+    folder: Path | None = None
+    brain: str = ""
+
+
+@dataclass(frozen=True)
 class JobAccess:
     """Which job a master in a cluster serves.
 
     Attributes:
         name: of the ElasticJob, in the cluster handle's namespace.
         token: that agents must send.
-        brain: returns how to reach the Brain with the address that the job's spec names.
-        state_dir: folder for the state, on a volume that all masters mount; None for the ConfigMap.
+        brain: returns how to reach the Brain with this address.
+        state: where the state is kept.
     """
 
     name: str
     token: str
     timeouts: Timeouts
     brain: Callable[[str], BrainAccess] = BrainAccess
-    state_dir: Path | None = None
+    state: StatePlaces = field(default_factory=StatePlaces)
 
 
 def run_in_cluster(cluster: Cluster, access: JobAccess, address: ListenAddress) -> int:
@@ -171,11 +189,12 @@ def _serve_job(cluster: Cluster, access: JobAccess, address: ListenAddress) -> i
     job = kubernetes.read_job(cluster, access.name)
     namespace = job.metadata.namespace or cluster.namespace
     settings = settings_of(job, namespace, access.timeouts)
-    store = store_of(cluster, job, access.state_dir)
+    store = store_of(cluster, job, access)
+    outside = kubernetes.KubernetesBackend(cluster, job)
+    state = _load_when_reachable(settings, store, outside)
 
     async def main() -> int:
-        master = Master(load_state(settings, store, watches_pods=True), store)
-        outside = kubernetes.KubernetesBackend(cluster, job)
+        master = Master(state, store)
         watch = kubernetes.ClusterWatch(cluster, job, master, access.timeouts)
         autoscaler = JobAutoscaler(master, Optimizers(_brain_of(job, namespace, access)))
         app = create_app(master, access.token)
@@ -184,13 +203,48 @@ def _serve_job(cluster: Cluster, access: JobAccess, address: ListenAddress) -> i
     return asyncio.run(main())
 
 
-def store_of(cluster: Cluster, job: ElasticJob, state_dir: Path | None) -> StateStore:
-    """Where the job's state is stored: in ConfigMaps, or in a folder of its own in `state_dir`."""
-    config_map = ConfigMapStore(cluster, job.metadata.name)
-    if state_dir is None:
-        return config_map
-    folder = state_dir / cluster.namespace / f"{job.metadata.name}-{job.metadata.uid}"
-    return VolumeStore(folder / "state", config_map)
+def store_of(cluster: Cluster, job: ElasticJob, access: JobAccess) -> StateStore:
+    """Where the job's state is stored: in ConfigMaps, in a folder of its own on a volume, or in a Brain.
+
+    Raises:
+        InvalidError: the Brain's address or certificates are invalid.
+    """
+    config_map, places = ConfigMapStore(cluster, job.metadata.name), access.state
+    if places.brain:
+        key = JobStateKey(uid=job.metadata.uid, namespace=cluster.namespace, name=job.metadata.name)
+        return BrainStateStore(BrainConnection(access.brain(places.brain)), key, config_map)
+    if places.folder is not None:
+        folder = places.folder / cluster.namespace / f"{job.metadata.name}-{job.metadata.uid}"
+        return VolumeStore(folder / "state", config_map)
+    return config_map
+
+
+def _load_when_reachable(settings: JobSettings, store: StateStore, outside: MasterBackend) -> JobState:
+    """The stored state. While its store can't be reached, wait, and say so in the job's status: a master that
+    ended instead would use the job's restart budget, and one without the state would begin the job anew.
+
+    Raises:
+        EdlError: see `load_state`; the store refuses this master.
+    """
+    failures = 0
+    while True:
+        try:
+            state = load_state(settings, store, watches_pods=True)
+        except UnavailableError as error:
+            failures += 1
+            if failures == 1:
+                log.warning("the state can't be loaded; trying again until it can", error=str(error))
+                with contextlib.suppress(EdlError):  # the log says it, too
+                    outside.report_job({"warnings": [unloaded_warning(error)]})
+            time.sleep(_LOADING.delay(failures))
+        else:
+            if failures:
+                log.info("the state is loaded", attempts=failures + 1)
+            return state
+
+
+def unloaded_warning(error: UnavailableError) -> str:
+    return f"the master waits for the job's state, and will retry: {str(error)[:MAX_REFUSAL]}"
 
 
 def _brain_of(job: ElasticJob, namespace: str, access: JobAccess) -> BrainService | EdlError | None:

@@ -42,6 +42,15 @@ StateDir = Annotated[
         show_default=False,
     ),
 ]
+StateBrain = Annotated[
+    str,
+    typer.Option(
+        envvar=names.ENV_STATE_BRAIN,
+        metavar="URL",
+        help="Address of a Brain that keeps the state instead of ConfigMaps. Not with --state-dir.",
+        show_default=False,
+    ),
+]
 HeartbeatTimeout = Annotated[
     float, typer.Option(min=1, help="Seconds without a heartbeat after which a node counts as failed.")
 ]
@@ -86,6 +95,7 @@ def run(
     standalone: Standalone = False,
     nodes: Nodes = "worker=1",
     state_dir: StateDir = None,
+    state_brain: StateBrain = "",
     heartbeat_timeout: HeartbeatTimeout = 600.0,
     pending_timeout: PendingTimeout = 900.0,
     prepare_timeout: PrepareTimeout = 900.0,
@@ -103,12 +113,16 @@ def run(
     timeouts = Timeouts(
         heartbeat_timeout, pending_timeout, verdict_wait, prepare_timeout, autoscale=autoscale_period
     )
+    if state_brain and (standalone or state_dir is not None):
+        other = "--standalone" if standalone else f"--state-dir (${names.ENV_STATE_DIR})"
+        raise InvalidError(f"--state-brain (${names.ENV_STATE_BRAIN}) and {other} exclude each other")
+    places = server.StatePlaces(state_dir, state_brain)
     try:
         if standalone:
             folder = state_dir or Path("edl-master")
             code = _standalone(job or "job", target.namespace or "default", nodes, folder, port, timeouts)
         else:
-            code = _in_cluster(job, target.connect(log_retries=True), port, timeouts, state_dir)
+            code = _in_cluster(job, target.connect(log_retries=True), port, timeouts, places)
     except EdlError:
         raise
     except Exception as error:
@@ -136,7 +150,7 @@ def _standalone(job: str, namespace: str, nodes: str, state_dir: Path, port: int
 
 
 def _in_cluster(
-    job: str | None, cluster: Cluster, port: int, timeouts: Timeouts, state_dir: Path | None
+    job: str | None, cluster: Cluster, port: int, timeouts: Timeouts, places: server.StatePlaces
 ) -> int:
     token = os.environ.get(names.ENV_JOB_TOKEN, "")
     if not job or not token:
@@ -144,7 +158,7 @@ def _in_cluster(
             f"--job (${names.ENV_JOB_NAME}) and ${names.ENV_JOB_TOKEN} are required in a cluster"
         )
     access = server.JobAccess(
-        job, token, timeouts, lambda url: BrainAccess.of_environment(url, os.environ), state_dir
+        job, token, timeouts, lambda url: BrainAccess.of_environment(url, os.environ), places
     )
     return server.run_in_cluster(cluster, access, server.ListenAddress(*listen(port)))
 

@@ -6,20 +6,17 @@ that only one can create: what an earlier master still writes has a lower term, 
 """
 
 import contextlib
-import json
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
-from edl_workflows.core.exceptions import ConflictError, InvalidError, UnavailableError
+from edl_workflows.core.exceptions import ConflictError, InvalidError
+from edl_workflows.services.master.stores.file import flush_folder, map_file_errors
+from edl_workflows.services.master.stores.noted import NotedStore
 from edl_workflows.services.master.stores.port import SnapshotHead, StateStore, checksum_of, parse_head
-
-_NOTE = "that of files "
-"""Begins the format of a note, which names the files of the state."""
 
 log = structlog.get_logger(__name__)
 
@@ -32,22 +29,22 @@ class _Version:
     number: int
 
 
-class VolumeStore:
+class VolumeStore(NotedStore):
     """Files ``<path>.<term>.<number>``.
 
     Args:
         path: without term and number; its folder is created if it does not exist.
-        default: the store that the job would use otherwise. The state in it, if any, is moved to the files; a
-            note stays, so that no master begins the job anew without the volume.
+        default: see `NotedStore`.
     """
 
     interval = 1.0
     capacity = 2**30
+    kind = "files"
+    remedy = "mount the volume that has it"
 
     def __init__(self, path: Path, default: StateStore) -> None:
+        super().__init__(default)
         self._path = path
-        self._default = default
-        self._note = json.dumps({"format": f"{_NOTE}{path}.*"}).encode()
         self._newest = _Version(0, 0)
         """What this store has written last."""
         self._before: _Version | None = None
@@ -57,32 +54,32 @@ class VolumeStore:
     def place(self) -> str:
         return f"{self._path}.*"
 
-    def load(self) -> bytes | None:
-        elsewhere = self._default.load()
-        noted = _noted_files(elsewhere) if elsewhere is not None else ""
-        with self._failures():
-            self._take_term()
-            # A master without the volume wrote a state after that of the volume, if there is any.
-            document = elsewhere if noted is None else self._load_newest()
-        if document is None and noted:
-            raise InvalidError(
-                f"{self._default.place}: the state is in {noted}, and none is in {self.place}: mount the "
-                "volume that has it, or empty the ConfigMap's state to begin the job anew"
-            )
-        if document is not None and noted is None:
-            self.save(document)
-        if elsewhere != self._note:
-            self._default.save(self._note)
-        return document
+    @property
+    def _address(self) -> str:
+        return self.place
 
-    def _load_newest(self) -> bytes | None:
-        snapshots = [version for version in self._versions() if version.number]
-        for version in snapshots:
-            document = self._read(version)
-            if document is not None:
-                self._before = version
-                return document
-            log.warning("a stored state is damaged; the one before is used", file=str(self._file(version)))
+    def _claim(self) -> None:
+        with map_file_errors(self.place):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            while True:
+                term = max((version.term for version in self._versions()), default=0) + 1
+                self._newest = _Version(term, 0)
+                with contextlib.suppress(FileExistsError):
+                    self._file(self._newest).touch(exist_ok=False)
+                    flush_folder(self._path.parent)
+                    return
+
+    def _read_newest(self) -> bytes | None:
+        with map_file_errors(self.place):
+            snapshots = [version for version in self._versions() if version.number]
+            for version in snapshots:
+                document = self._read(version)
+                if document is not None:
+                    self._before = version
+                    return document
+                log.warning(
+                    "a stored state is damaged; the one before is used", file=str(self._file(version))
+                )
         if snapshots:
             raise InvalidError(
                 f"{self._file(snapshots[0])}: the state is damaged, by its checksum, and so is the one "
@@ -95,7 +92,7 @@ class VolumeStore:
             raise InvalidError(
                 f"{self.place}: the state has {len(document)} bytes; at most {self.capacity} fit"
             )
-        with self._failures():
+        with map_file_errors(self.place):
             self._check_term()
             version = _Version(self._newest.term, self._newest.number + 1)
             self._write(version, document)
@@ -106,16 +103,6 @@ class VolumeStore:
             for old in self._versions():
                 if old < version and old != self._before:
                     self._file(old).unlink(missing_ok=True)
-
-    def _take_term(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            term = max((version.term for version in self._versions()), default=0) + 1
-            self._newest = _Version(term, 0)
-            with contextlib.suppress(FileExistsError):
-                self._file(self._newest).touch(exist_ok=False)
-                self._flush_folder()
-                return
 
     def _check_term(self) -> None:
         if any(version.term > self._newest.term for version in self._versions()):
@@ -129,7 +116,7 @@ class VolumeStore:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self._file(version))
-        self._flush_folder()
+        flush_folder(self._path.parent)
 
     def _read(self, version: _Version) -> bytes | None:
         """The document; None if it is damaged."""
@@ -145,27 +132,3 @@ class VolumeStore:
 
     def _file(self, version: _Version) -> Path:
         return self._path.with_name(f"{self._path.name}.{version.term}.{version.number}")
-
-    def _flush_folder(self) -> None:
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-    @contextlib.contextmanager
-    def _failures(self) -> Iterator[None]:
-        """Raise what the file system refuses as UnavailableError."""
-        try:
-            yield
-        except OSError as error:
-            raise UnavailableError(f"{self.place}: the state can't be kept there: {error}") from error
-
-
-def _noted_files(document: bytes) -> str | None:
-    """The files that a note in the default store names; None if the document is a state."""
-    with contextlib.suppress(ValueError):
-        noted = json.loads(document)
-        if isinstance(noted, dict) and str(noted.get("format")).startswith(_NOTE):
-            return str(noted["format"]).removeprefix(_NOTE)
-    return None

@@ -26,7 +26,7 @@ from edl_workflows.runtime.kube import client, resources
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.services.master.kubernetes import ClusterWatch, KubernetesBackend, observe_pod, read_job
 from edl_workflows.services.master.master import Master
-from edl_workflows.services.master.server import store_of
+from edl_workflows.services.master.server import JobAccess, StatePlaces, store_of
 from edl_workflows.services.master.state import views
 from edl_workflows.services.master.state.job import JobState, MachineLoss
 from edl_workflows.services.master.state.nodes.pod_requests import PodRequest
@@ -107,11 +107,12 @@ def test_the_state_survives_in_a_config_map(cluster: Cluster, job: ElasticJob) -
 def test_each_job_has_its_own_folder_on_a_volume(cluster: Cluster, job: ElasticJob, tmp_path: Path) -> None:
     """Jobs of several namespaces may share a volume, and a job of the same name later begins anew."""
     _state_map(cluster, job)
-    store = store_of(cluster, job, tmp_path)
+    access = JobAccess(job.metadata.name, "token", Timeouts(), state=StatePlaces(tmp_path))
+    store = store_of(cluster, job, access)
     assert store.load() is None
     store.save(b"one")
 
-    assert store_of(cluster, job, tmp_path).load() == b"one"
+    assert store_of(cluster, job, access).load() == b"one"
     folder = tmp_path / "default" / f"{job.metadata.name}-{job.metadata.uid}"
     assert store.place == f"{folder}/state.*"
 
@@ -149,13 +150,13 @@ def test_job_whose_definition_or_rights_are_gone_is_deleted(
 
 
 def test_the_file_store_replaces_the_whole(tmp_path: Path) -> None:
-    """A new job has no document. Afterwards the newest document is loaded."""
+    """A new job has no document. Afterwards the newest document is loaded, and no other files are left."""
     store = FileStore(tmp_path / "state.json")
     assert store.load() is None
     store.save(b"one")
     store.save(b"two")
     assert FileStore(tmp_path / "state.json").load() == b"two"
-    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+    assert {path.name for path in tmp_path.iterdir()} == {"state.json", "state.json.head"}
 
 
 def test_pods_are_asked_for_once(cluster: Cluster, job: ElasticJob) -> None:

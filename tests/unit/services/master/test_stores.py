@@ -1,10 +1,10 @@
 """What every store of the master's state promises, with the embedded API server where it needs one."""
 
+import errno
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,38 @@ from edl_workflows.core.jobs.elastic_job import pods
 from edl_workflows.core.kubernetes import names
 from edl_workflows.runtime.kube import client, resources
 from edl_workflows.runtime.kube.connect import Cluster
-from edl_workflows.runtime.kube.resources import Scope
+from edl_workflows.services.master import brain
+from edl_workflows.services.master.brain import BrainConnection
 from edl_workflows.services.master.server import load_state
 from edl_workflows.services.master.standalone import parse_nodes
 from edl_workflows.services.master.state.settings import JobSettings
 from edl_workflows.services.master.stores import config_maps
 from edl_workflows.services.master.stores.config_maps import ConfigMapStore
-from edl_workflows.services.master.stores.port import HEAD_FORMAT, StateStore
+from edl_workflows.services.master.stores.file import FileStore
+from edl_workflows.services.master.stores.port import StateStore
 from edl_workflows.services.master.stores.volume import VolumeStore
 from tests import local_cluster
+from tests.unit.services.brain import support
+from tests.unit.services.brain.support import Api
+from tests.unit.services.master import store_places
 from tests.unit.services.master.served_master import GatedStore
-
-RECORDED = Path(__file__).parent / "state" / "recorded" / "config_map.json"
-OLD, NEW, LAST = (
-    f'{{"state": "{word}", "of": "ä ö ü € 😀 {word}"}}'.encode() for word in ("old", "new", "last")
+from tests.unit.services.master.store_places import (
+    LAST,
+    NEW,
+    OLD,
+    BrainStores,
+    StorePlace,
+    brain_place,
+    config_map_place,
+    file_place,
+    make_owner,
+    state_map,
+    stored_config_maps,
+    volume_place,
 )
+
+shared, brain_stores = support.shared, store_places.brain_stores
+RECORDED = Path(__file__).parent / "state" / "recorded" / "config_map.json"
 
 
 @pytest.fixture(scope="module")
@@ -38,94 +55,28 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running.client()
 
 
-@dataclass
-class StorePlace:
-    """One place of a state.
-
-    Attributes:
-        open: a store of it, as each new master opens one.
-        damage: changes one byte of the newest snapshot.
-        renumber: gives the newest snapshot another format.
-        keeps_before: whether the snapshot before is kept.
-    """
-
-    open: Callable[[], StateStore]
-    damage: Callable[[], None]
-    renumber: Callable[[], None]
-    keeps_before: bool
+FENCING = ("config map", "config maps", "volume", "brain")
+"""Places that several masters of a job may write to. A standalone job has one master only, in a file."""
 
 
-def state_map(cluster: Cluster, test: str, owners: list[dict[str, Any]] | None = None) -> str:
-    """Create a job's empty state ConfigMap. Return the job's name."""
-    job = f"job-{abs(hash(test)) % 10**8}"
-    metadata = {"name": names.state_config_map_name(job), "ownerReferences": owners or []}
-    client.create(cluster, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
-    return job
-
-
-def make_owner(cluster: Cluster, name: str) -> dict[str, Any]:
-    """Create a Secret. Return a reference to it as a controller."""
-    secret = client.create(cluster, {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}})
-    uid = secret["metadata"]["uid"]
-    return {"apiVersion": "v1", "kind": "Secret", "name": name, "uid": uid, "controller": True}
-
-
-def stored_config_maps(cluster: Cluster, job: str) -> dict[str, dict[str, str]]:
-    """The data of a job's ConfigMaps by name."""
-    every = client.list_objects(cluster, Scope(resources.CONFIG_MAPS, cluster.namespace)).items
-    return {
-        one["metadata"]["name"]: one.get("data") or {}
-        for one in every
-        if one["metadata"]["name"].startswith(names.state_config_map_name(job))
-    }
-
-
-def config_map_place(cluster: Cluster, test: str) -> StorePlace:
-    job = state_map(cluster, test)
-    name = names.state_config_map_name(job)
-
-    def change(where: str, key: str, before: str, after: str) -> None:
-        text = stored_config_maps(cluster, job)[where][key]
-        assert before in text
-        body = {"data": {key: text.replace(before, after, 1)}}
-        client.patch(cluster, resources.CONFIG_MAPS, where, body)
-
-    def damage() -> None:
-        head = json.loads(stored_config_maps(cluster, job)[name][names.STATE_HEAD_KEY])
-        change((head["parts"] or [name])[-1], names.STATE_KEY, "}", "]")
-
-    def renumber() -> None:
-        change(name, names.STATE_HEAD_KEY, f'"format":{HEAD_FORMAT}', '"format":7')
-
-    in_parts = len(OLD) > config_maps.PART_BYTES
-    return StorePlace(lambda: ConfigMapStore(cluster, job), damage, renumber, in_parts)
-
-
-def volume_place(folder: Path) -> StorePlace:
-    default = GatedStore()
-
-    def change(before: bytes, after: bytes) -> None:
-        newest = max(folder.glob("state.*.*"), key=lambda path: tuple(map(int, path.name.split(".")[1:])))
-        while not newest.stat().st_size:  # it takes a term
-            newest.unlink()
-            newest = max(folder.glob("state.*.*"), key=lambda path: tuple(map(int, path.name.split(".")[1:])))
-        newest.write_bytes(newest.read_bytes().replace(before, after, 1))
-
-    return StorePlace(
-        lambda: VolumeStore(folder / "state", default),
-        lambda: change("€".encode(), b"e"),
-        lambda: change(f'"format":{HEAD_FORMAT}'.encode(), b'"format":7'),
-        keeps_before=True,
-    )
-
-
-@pytest.fixture(params=["config map", "config maps", "volume"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StorePlace:
+@pytest.fixture(params=[*FENCING, "file"])
+def place(
+    request: pytest.FixtureRequest,
+    shared: Api,
+    brain_stores: BrainStores,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> StorePlace:
     if request.param == "config maps":
         monkeypatch.setattr(config_maps, "PART_BYTES", 30)
+    monkeypatch.setattr(VolumeStore, "capacity", 1000)
+    monkeypatch.setattr(FileStore, "capacity", 1000)
     if request.param == "volume":
-        monkeypatch.setattr(VolumeStore, "capacity", 1000)
         return volume_place(tmp_path)
+    if request.param == "file":
+        return file_place(tmp_path)
+    if request.param == "brain":
+        return brain_place(shared, brain_stores, request.node.name)
     return config_map_place(request.getfixturevalue("cluster"), request.node.name)
 
 
@@ -206,6 +157,8 @@ class Calls:
         self._count(monkeypatch, os, "fsync")
         for name in ("touch", "replace", "unlink", "read_bytes", "iterdir"):
             self._count(monkeypatch, Path, name)
+        self._count(monkeypatch, BrainConnection, "post")
+        self._count(monkeypatch, brain, "_read_body")  # Brain has stored it, and the answer is lost
 
     def _count(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
         call = getattr(module, name)
@@ -252,6 +205,7 @@ def test_a_master_killed_while_it_stores_leaves_a_whole_state(
     raise AssertionError("a write never ends")
 
 
+@pytest.mark.parametrize("place", FENCING, indirect=True)
 def test_a_second_master_fences_the_first_at_any_point(
     place: StorePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,3 +364,46 @@ def test_a_volume_keeps_two_states(tmp_path: Path) -> None:
     for document in (OLD, NEW, LAST):
         store.save(document)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state.1.2", "state.1.3"]
+
+
+@pytest.mark.parametrize("make", [FileStore, lambda path: VolumeStore(path, GatedStore())])
+def test_what_the_file_system_refuses_is_unavailable(
+    make: Callable[[Path], StateStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full, or a folder that is gone, is an error that names the place and that the master
+    tries again; the state before stays."""
+    store = make(tmp_path / "folder" / "state")
+    (tmp_path / "folder").mkdir()
+    store.load()
+    store.save(OLD)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refuse_full)
+        with pytest.raises(UnavailableError, match="No space left") as refused:
+            store.save(NEW)
+    assert store.place in str(refused.value)
+    assert make(tmp_path / "folder" / "state").load() == OLD
+
+    shutil.rmtree(tmp_path / "folder")
+    (tmp_path / "folder").touch()
+    for call in (store.load, lambda: store.save(NEW)):
+        with pytest.raises(UnavailableError, match=str(tmp_path)):
+            call()
+
+
+def refuse_full(_: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_file_that_another_version_wrote_is_read(tmp_path: Path) -> None:
+    """The version before, which writes no checksum, continues from the file, and this version from its
+    state, also if a person has edited it."""
+    file = tmp_path / "state.json"
+    store = FileStore(file)
+    store.save(OLD)
+    assert file.read_bytes() == OLD
+    fresh = tmp_path / "state.new"  # as the version before does
+    fresh.write_bytes(NEW)
+    fresh.replace(file)
+    assert FileStore(file).load() == NEW
+    file.write_bytes(LAST)
+    assert FileStore(file).load() == LAST
