@@ -80,12 +80,14 @@ class Counting:
         delay: seconds of rest after each step, until `hurry`; how much is trained in `LAG_SECONDS` follows
             from it.
         container: what its pods run.
+        programs: folder of the training programs.
     """
 
     kind: Kind
     folder: Path
     delay: float = STEP_DELAY
     container: Container = field(default_factory=lambda: Container("local", sys.executable))
+    programs: Path = FOLDER
 
     @property
     def holds(self) -> Holds:
@@ -103,7 +105,7 @@ class Counting:
 
     def manifest(self, name: str) -> dict[str, Any]:
         """The job."""
-        program = FOLDER / f"counting_{self.kind}.py"
+        program = self.programs / f"counting_{self.kind}.py"
         agent = ("-m", "edl_workflows", "agent", "run", "--", self.container.python)
         options = ("--step-delay", str(self.delay))
         main = self.container.runs(*agent, str(program), str(self.folder), *options)
