@@ -14,6 +14,7 @@ from edl_workflows.core.exceptions import (
     ConflictError,
     EdlError,
     ForbiddenError,
+    InvalidError,
     NotFoundError,
     UnavailableError,
 )
@@ -24,6 +25,7 @@ from edl_workflows.core.kubernetes import lost_pods, names, pod_state
 from edl_workflows.pipelines.install.crds import crd_of_kind
 from edl_workflows.runtime.kube import client, resources
 from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.services.master.brain import BrainAccess
 from edl_workflows.services.master.kubernetes import ClusterWatch, KubernetesBackend, observe_pod, read_job
 from edl_workflows.services.master.master import Master
 from edl_workflows.services.master.server import JobAccess, StatePlaces, store_of
@@ -36,6 +38,7 @@ from edl_workflows.services.master.state.rollouts.rollout import start_rollout
 from edl_workflows.services.master.state.settings import Timeouts, settings_of
 from edl_workflows.services.master.stores.config_maps import ConfigMapStore
 from edl_workflows.services.master.stores.file import FileStore
+from edl_workflows.services.master.stores.port import StateStore
 from tests import local_cluster
 
 NODES = {
@@ -115,6 +118,25 @@ def test_each_job_has_its_own_folder_on_a_volume(cluster: Cluster, job: ElasticJ
     assert store_of(cluster, job, access).load() == b"one"
     folder = tmp_path / "default" / f"{job.metadata.name}-{job.metadata.uid}"
     assert store.place == f"{folder}/state.*"
+
+
+def test_the_masters_of_a_job_may_share_a_brain(cluster: Cluster, job: ElasticJob) -> None:
+    """The state there is that of the job's object. An address that is none is refused."""
+    asked: list[str] = []
+
+    def reach(url: str) -> BrainAccess:
+        asked.append(url)
+        return BrainAccess(url)
+
+    def store_in(url: str) -> StateStore:
+        state = StatePlaces(brain=url)
+        return store_of(cluster, job, JobAccess(job.metadata.name, "token", Timeouts(), reach, state))
+
+    place = store_in("http://brain:8082").place
+    assert place == f"Brain at http://brain:8082, job default/{job.metadata.name} with uid {job.metadata.uid}"
+    assert asked == ["http://brain:8082"]
+    with pytest.raises(InvalidError, match="'http://brain:port' is no address of a Brain"):
+        store_in("http://brain:port")
 
 
 def test_a_second_master_fences_the_first(cluster: Cluster, job: ElasticJob) -> None:
