@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -191,7 +191,8 @@ def _serve_job(cluster: Cluster, access: JobAccess, address: ListenAddress) -> i
     settings = settings_of(job, namespace, access.timeouts)
     store = store_of(cluster, job, access)
     outside = kubernetes.KubernetesBackend(cluster, job)
-    state = _load_when_reachable(settings, store, outside)
+    with _ending_on_signal():
+        state = _load_when_reachable(settings, store, outside)
 
     async def main() -> int:
         master = Master(state, store)
@@ -217,6 +218,20 @@ def store_of(cluster: Cluster, job: ElasticJob, access: JobAccess) -> StateStore
         folder = places.folder / cluster.namespace / f"{job.metadata.name}-{job.metadata.uid}"
         return VolumeStore(folder / "state", config_map)
     return config_map
+
+
+@contextlib.contextmanager
+def _ending_on_signal() -> Iterator[None]:
+    """Let SIGTERM end this process, which the first process of a container otherwise ignores."""
+
+    def end(_number: int, _frame: object) -> None:
+        raise SystemExit(INTERRUPTED)
+
+    former = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 def _load_when_reachable(settings: JobSettings, store: StateStore, outside: MasterBackend) -> JobState:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -313,3 +314,16 @@ def test_a_master_waits_for_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
             ]
         }
     ]
+
+
+def test_a_master_that_waits_for_its_state_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also as the first process of a container, which ends by a signal only if it handles it; with the exit
+    code of a master that is to be started again."""
+    monkeypatch.setattr(
+        "edl_workflows.services.master.server.time.sleep", lambda _: signal.raise_signal(signal.SIGTERM)
+    )
+    former = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended, server._ending_on_signal():
+        server._load_when_reachable(SETTINGS, UnreachableStore(b"", 1), Reports())  # type: ignore[arg-type]  # the rest is not used
+    assert ended.value.code == server.INTERRUPTED
+    assert signal.getsignal(signal.SIGTERM) == former
