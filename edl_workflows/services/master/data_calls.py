@@ -63,9 +63,10 @@ class DataCalls:
         joined = before is not None and shards.stage(name) != before
         if message.failed or message.released or joined or reply.state is LeaseState.END:
             self._decide(name)
-        elif not message.keeps:
+        elif not message.keeps or message.held is not None:
+            # What a worker reports to a new master may be as old as the previous master's last snapshot.
             master.touched(WriteUrgency.GROUPED)
-        elif message.done or message.held:
+        elif message.done:
             master.touched(WriteUrgency.KEPT)
         change = master.newest_change
         if not message.keeps or reply.state is LeaseState.END:

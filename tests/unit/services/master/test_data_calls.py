@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from edl_workflows.services.master import master
 from edl_workflows.services.master.state.job import JobState
 from edl_workflows.services.master.state.stored_state import StoredState
 from tests.unit.services.master.served_master import WORKER, Served, with_master
@@ -150,5 +151,25 @@ def test_a_worker_that_begins_to_keep_is_stored_before_its_next_lease() -> None:
         holding = [shard["lease"]]
         leased = await _waits(it, LEASE, keeps=True, master=reported["master"], holding=holding)
         assert len(leased["shards"]) == 1
+
+    with_master(test)
+
+
+def test_what_workers_report_to_a_new_master_is_stored_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker may have kept acknowledgements for as long as the previous master lived. The next master
+    stores them when it gets them, not a minute later: else a worker that dies with the second of two masters
+    would repeat the time of both."""
+    monkeypatch.setattr(master, "KEPT", (3600.0, 3600.0))
+
+    async def test(it: Served) -> None:
+        (first,) = await _start(it)
+        assert it.store.document is not None
+        earlier = JobState(it.master.state.settings, StoredState.from_json(it.store.document))
+        it.master.state.shards = earlier.shards
+        it.master.state.volatile.master = "next"
+        assert (await it.post(ACK, node=WORKER, keeps=True, done=[first], held=[]))["accepted"] == 1
+        async with asyncio.timeout(60):
+            while StoredState.from_json(it.store.document).shards.progress("train").records_done == 0:
+                await it.master.committed(1.0)
 
     with_master(test)
