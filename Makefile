@@ -36,7 +36,7 @@ BED := $(BIN)/python -m tests.cluster.bed
 # every module that it imports: TensorFlow's import takes 9.5 s of CPU instead of 4.0, Airflow's 5.7 instead of 2.1.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-e2e test-torch test-gpu test-airflow-versions test-airflow-quick test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site generate golden check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scale bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce bench-torch kill-schedules fuzz constraints changelog image clean
+.PHONY: help demo test test-all test-e2e test-torch test-gpu test-airflow-versions test-airflow-quick test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site generate golden check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scale bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce bench-torch kill-schedules window-kills fuzz constraints changelog image clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -172,6 +172,9 @@ bench-allreduce: $(READY)  ## The stall of a collective job's change of workers 
 
 kill-schedules: $(READY)  ## Random kills of jobs on the embedded cluster; SCHEDULES=200 SEED=1
 	$(BIN)/python -m tests.e2e.kill_schedules --schedules $(or $(SCHEDULES),200) --seed $(or $(SEED),1)
+
+window-kills: $(READY)  ## Masters killed before acknowledgements are stored, a third of them with a worker; KILLS=200 SEED=1
+	$(BIN)/python -m tests.e2e.window_kills --kills $(or $(KILLS),200) --seed $(or $(SEED),1)
 
 fuzz: $(READY)  ## Attacks on every server, by seeds; MINUTES=30 SEEDS="1 2 3"
 	$(BIN)/python -m tests.security.fuzz --minutes $(or $(MINUTES),30) --seeds $(or $(SEEDS),1 2 3)
