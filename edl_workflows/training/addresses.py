@@ -8,6 +8,7 @@ where to bind. On a real cluster, neither function changes anything.
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -41,14 +42,26 @@ def resolve(address: str) -> str:
     Raises:
         InvalidError: the map can't be read.
     """
+    return resolve_all([address])[0]
+
+
+def resolve_all(addresses: Iterable[str]) -> list[str]:
+    """The same for several addresses, such as those of all members of a job: the map is read once.
+
+    Raises:
+        InvalidError: the map can't be read.
+    """
     path = os.environ.get(SERVICE_MAP_VARIABLE)
-    match = _AUTHORITY.match(address) if path else None
-    if not path or match is None:
-        return address
-    mapped_address = _load(path).get(
-        f"{canonical_host(match['host'], os.environ.get(NAMESPACE_VARIABLE, 'default'))}:{match['port']}"
-    )
-    return f"{match['scheme'] or ''}{mapped_address}{match['rest'] or ''}" if mapped_address else address
+    matches = [(address, _AUTHORITY.match(address) if path else None) for address in addresses]
+    if not path or not any(match for _, match in matches):
+        return [address for address, _ in matches]
+    services, namespace = _load(path), os.environ.get(NAMESPACE_VARIABLE, "default")
+    return [address if match is None else _rewrite(match, services, namespace) for address, match in matches]
+
+
+def _rewrite(match: re.Match[str], services: dict[str, str], namespace: str) -> str:
+    mapped_address = services.get(f"{canonical_host(match['host'], namespace)}:{match['port']}")
+    return f"{match['scheme'] or ''}{mapped_address}{match['rest'] or ''}" if mapped_address else match[0]
 
 
 def listen(port: int) -> tuple[str, int]:

@@ -179,8 +179,11 @@ def tf_config(environment: NodeEnvironment, cluster: TrainingCluster) -> str:
     index = task_index(environment, cluster)
     if cluster.collective:
         return _collective(environment, cluster, index)
+    servers = addresses.resolve_all(member.address for member in cluster.ps)
     tasks: dict[str, dict[str, str]] = {
-        names.PS_TYPE: {str(member.rank): addresses.resolve(member.address) for member in cluster.ps}
+        names.PS_TYPE: {
+            str(member.rank): address for member, address in zip(cluster.ps, servers, strict=True)
+        }
     }
     if environment.node.type not in (names.PS_TYPE, names.EVALUATOR_TYPE):
         tasks[environment.node.type] = {str(index): environment.listen_address(cluster.version)}
@@ -188,7 +191,7 @@ def tf_config(environment: NodeEnvironment, cluster: TrainingCluster) -> str:
 
 
 def _collective(environment: NodeEnvironment, cluster: TrainingCluster, index: int) -> str:
-    workers = [addresses.resolve(member.address) for member in cluster.workers]
+    workers = addresses.resolve_all(member.address for member in cluster.workers)
     if environment.node.type == names.WORKER_TYPE:
         workers[index] = environment.listen_address(cluster.version)
     return _config(environment, {names.WORKER_TYPE: workers}, index)

@@ -264,7 +264,9 @@ def _watch_group(
     if environments[0][names.ENV_WORLD_SIZE] == "1":
         return None
     own = job.environment.listen_address(job.version)
-    others = [addresses.resolve(member.address) for member in job.cluster.workers if member.id != job.node.id]
+    others = addresses.resolve_all(
+        member.address for member in job.cluster.workers if member.id != job.node.id
+    )
     return GroupConnections(os.getpid(), own, others, read_text(command, os.environ))
 
 

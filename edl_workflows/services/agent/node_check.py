@@ -86,7 +86,7 @@ def _measure_with_torch(
 ) -> float:
     """Seconds that work and exchange took in a process with PyTorch."""
     rank = [member.node for member in group].index(str(environment.node))
-    reached = [addresses.resolve(member.address) for member in group]
+    reached = addresses.resolve_all(member.address for member in group)
     reached[rank] = environment.listen_address(0)
     place = CheckPlace(number=number, rank=rank, addresses=reached)
     try:

@@ -282,7 +282,7 @@ class Supervisor:
             self._group = GroupConnections(
                 process.pid,
                 self._environment.listen_address(cluster.version),
-                [addresses.resolve(address) for address in others],
+                addresses.resolve_all(others),
                 read_text(self._settings.command, self._base_env),
             ).start()
 

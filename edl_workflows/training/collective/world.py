@@ -494,6 +494,6 @@ def find_place(job: Job) -> Place:
             f"{job.node} is not a member of a collective version of job {job.name}: its distributionStrategy "
             "must be AllreduceStrategy, and only workers train; an evaluator follows a CheckpointStore"
         )
-    reached = [addresses.resolve(member.address) for member in cluster.workers]
+    reached = addresses.resolve_all(member.address for member in cluster.workers)
     reached[rank] = job.environment.listen_address(cluster.version)
     return Place(cluster.version, rank, tuple(reached))

@@ -25,6 +25,22 @@ def embedded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("embedded")
+def test_many_addresses_cost_one_read_of_the_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The members of a large job resolve the addresses of all others; each reads and checks the map once."""
+    reads: list[Path] = []
+    read = Path.read_bytes
+
+    def note_read(path: Path) -> bytes:
+        reads.append(path)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", note_read)
+    resolved = addresses.resolve_all(["ps-0:2222", "http://ps-0:2222/v1", "ps-1:2222", "ps-0"] * 32)
+    assert resolved == ["127.0.0.1:31000", "http://127.0.0.1:31000/v1", "ps-1:2222", "ps-0"] * 32
+    assert len(reads) == 1
+
+
 @pytest.mark.parametrize("address", ["ps-0:2222", "ps-0.default.svc:2222", "http://x/", "", "ps-0"])
 def test_a_real_cluster_changes_nothing(address: str) -> None:
     """Without the map of services, addresses do not change, and a server listens on its own port on all
