@@ -85,6 +85,8 @@ class NotedStore(ABC):
 
     def load(self) -> bytes | None:
         """See `StateStore`."""
+        # A master that starts after this and moves the state first makes this one fail before it writes.
+        self._claim()
         elsewhere = self._default.load()
         note = StateNote.parse(elsewhere) if elsewhere is not None else None
         if note is not None and note.kind != self.kind:
@@ -92,7 +94,6 @@ class NotedStore(ABC):
                 f"{self._default.place}: the state is in {note}, and the masters' template names "
                 f"{self.place}: let it name the former"
             )
-        self._claim()
         # A state in the default store is newer than one here: a master that did not use this store wrote it.
         is_state = elsewhere is not None and note is None
         document = elsewhere if is_state else self._read_newest()

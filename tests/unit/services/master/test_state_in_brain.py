@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from edl_workflows.services.master.state import views
 from edl_workflows.services.master.state.settings import JobSettings
 from edl_workflows.services.master.stores import brain
 from edl_workflows.services.master.stores.brain import BrainStateStore
+from edl_workflows.services.master.stores.port import StateStore
 from edl_workflows.services.master.stores.volume import VolumeStore
 from tests.unit.services.brain import support
 from tests.unit.services.brain.support import OTHER, Api
@@ -57,7 +59,7 @@ def test_the_state_moves_to_brain_and_stays_there(
         load_state(SETTINGS, config_map, watches_pods=True)
     with pytest.raises(InvalidError, match=r"in Brain .*, and the masters' template names .*state"):
         VolumeStore(tmp_path / "state", config_map).load()
-    assert not list(tmp_path.iterdir())
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b""]
     with support.running(tmp_path) as empty, pytest.raises(InvalidError, match="name the Brain that has it"):
         brain_stores.open(empty, job, config_map).load()
     assert brain_stores.open(shared, job, config_map).load() == NEW
@@ -88,6 +90,47 @@ def test_a_state_that_was_begun_anew_replaces_that_of_brain(shared: Api, brain_s
 
     assert brain_stores.open(shared, job, config_map).load() == NEW
     assert brain_stores.open(shared, job, config_map).load() == NEW
+
+
+class StallingStore(GatedStore):
+    """A default store whose reader stalls, while another master starts.
+
+    Attributes:
+        meanwhile: what happens.
+    """
+
+    meanwhile: Callable[[], None] = staticmethod(lambda: None)
+
+    def load(self) -> bytes | None:
+        document, meanwhile = super().load(), self.meanwhile
+        self.meanwhile = lambda: None
+        meanwhile()
+        return document
+
+
+@pytest.mark.parametrize("kind", ["volume", "brain"])
+def test_a_master_that_stalls_while_it_moves_a_state_does_no_harm(
+    kind: str, shared: Api, brain_stores: BrainStores, tmp_path: Path
+) -> None:
+    """If another master moves the state and goes on, the first one, which has read the state before, does
+    not put it back."""
+    config_map, job = StallingStore(), state_key(f"stalls-{kind}")
+    config_map.save(OLD)
+
+    def make() -> StateStore:
+        if kind == "volume":
+            return VolumeStore(tmp_path / "state", config_map)
+        return brain_stores.open(shared, job, config_map)
+
+    def take_over() -> None:
+        second = make()
+        assert second.load() == OLD
+        second.save(NEW)
+
+    config_map.meanwhile = take_over
+    with pytest.raises(ConflictError, match="taken"):
+        make().load()
+    assert make().load() == NEW
 
 
 def test_a_job_of_the_same_name_later_begins_anew(shared: Api, brain_stores: BrainStores) -> None:
