@@ -1,6 +1,6 @@
 """A collective job of a standalone master: `tests.e2e.standalone` with workers that are the members.
 
-python -m tests.e2e.collective_standalone FOLDER PORT WORKERS UNIT TOLERANCE   # the master
+python -m tests.e2e.collective_standalone FOLDER PORT WORKERS MOST UNIT TOLERANCE   # the master
 """
 
 import os
@@ -17,7 +17,7 @@ from tests.e2e.pods import IDS, JOB, NAMESPACE
 from tests.e2e.standalone import TOKEN, Standalone
 
 MOST = 4
-"""Members, and mini-batches of a global batch."""
+"""Members, and mini-batches of a global batch, unless a test says another number."""
 
 
 class CollectiveStandalone(Standalone):
@@ -30,6 +30,7 @@ class CollectiveStandalone(Standalone):
         ids: the most workers during the job's life.
         tolerance: its ``spec.faultTolerance``.
         unit: workers of a replica group.
+        most: members, and mini-batches of a global batch.
     """
 
     def __init__(
@@ -40,8 +41,10 @@ class CollectiveStandalone(Standalone):
         ids: int = IDS,
         tolerance: FaultTolerance | None = None,
         unit: int = 1,
+        most: int = MOST,
     ) -> None:
         self._workers = workers
+        self._most = most
         self._unit = unit
         self._tolerance = tolerance or FaultTolerance()
         super().__init__(folder, str(workers), command, ids)
@@ -69,7 +72,8 @@ class CollectiveStandalone(Standalone):
 
     def _start_master(self) -> subprocess.Popen[bytes]:
         tolerance = self._tolerance.model_dump_json(by_alias=True)
-        words = [str(self.folder / "state"), str(self._port), self._nodes, str(self._unit), tolerance]
+        numbers = [str(self._most), str(self._unit)]
+        words = [str(self.folder / "state"), str(self._port), self._nodes, *numbers, tolerance]
         return subprocess.Popen(
             [sys.executable, "-m", "tests.e2e.collective_standalone", *words],
             env={**self.pods.env, names.ENV_JOB_TOKEN: TOKEN},
@@ -80,7 +84,7 @@ class CollectiveStandalone(Standalone):
 
 def main() -> int:
     """Serve the job."""
-    folder, port, workers, unit, tolerance = sys.argv[1:]
+    folder, port, workers, most, unit, tolerance = sys.argv[1:]
     worker = RoleSettings(replicas=int(workers), restart_always=True, restart_count=5)
     settings = JobSettings(
         JOB,
@@ -88,7 +92,7 @@ def main() -> int:
         {**parse_nodes(f"worker={workers}"), names.WORKER_TYPE: worker},
         timeouts=Timeouts(heartbeat=60.0),
         collective=True,
-        rendezvous=RendezvousLimits(int(unit), MOST, int(unit), waiting_timeout=1.0),
+        rendezvous=RendezvousLimits(int(unit), int(most), int(unit), waiting_timeout=max(1.0, int(most) / 4)),
         fault_tolerance=FaultTolerance.model_validate_json(tolerance),
     )
     address = server.ListenAddress("127.0.0.1", int(port))

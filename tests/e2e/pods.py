@@ -76,18 +76,22 @@ class Pods:
             "PYTHONUNBUFFERED": "1",
         }
 
-    def start(self, kind: str, node_id: int, rank: int) -> None:
-        """Start a node's agent."""
-        pod = names.node_name(JOB, kind, node_id)
+    def environment(self, kind: str, node_id: int, rank: int) -> dict[str, str]:
+        """What a node's agent gets."""
         env = {
             **self.env,
-            names.ENV_POD_NAME: pod,
+            names.ENV_POD_NAME: names.node_name(JOB, kind, node_id),
             names.ENV_NODE_TYPE: kind,
             names.ENV_NODE_ID: str(node_id),
             names.ENV_NODE_RANK: str(rank),
         }
         for which, port in enumerate((*names.NODE_PORTS[kind], names.AGENT_PORT)):
             env[f"{PORT_VARIABLE_PREFIX}{port}"] = str(self._ports[kind, node_id, which])
+        return env
+
+    def start(self, kind: str, node_id: int, rank: int) -> None:
+        """Start a node's agent."""
+        env = self.environment(kind, node_id, rank)
         with (self.folder / f"{kind}-{node_id}.log").open("wb") as log:
             self._agents[f"{kind}-{node_id}"] = subprocess.Popen(
                 [sys.executable, "-m", "edl_workflows", "agent", "run", "--", *self._command],

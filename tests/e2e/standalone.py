@@ -33,7 +33,7 @@ class Standalone:
         self.folder = folder
         self._nodes = nodes
         (self._port,) = free_ports(1)
-        self.pods = Pods(folder, f"127.0.0.1:{self._port}", TOKEN, command, ids)
+        self.pods = self._make_pods(f"127.0.0.1:{self._port}", command, ids)
         self._http = httpx.Client(
             base_url=f"http://127.0.0.1:{self._port}",
             headers={"Authorization": f"Bearer {TOKEN}"},
@@ -121,6 +121,9 @@ class Standalone:
             )
             time.sleep(0.05)
         return value
+
+    def _make_pods(self, master: str, command: list[str], ids: int) -> Pods:
+        return Pods(self.folder, master, TOKEN, command, ids)
 
     def _start_master(self) -> subprocess.Popen[bytes]:
         options = {
