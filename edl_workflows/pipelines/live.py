@@ -100,10 +100,11 @@ class FigureReader:
         if not jobs:
             return []
         paused = self._read_pauses()
-        asked = [job for job in jobs if _key(job) not in paused]
-        answers = dict(zip(map(_key, asked), _ask_masters(cluster, asked), strict=True))
+        keys = [_key(cluster, job) for job in jobs]
+        asked = {key: job for key, job in zip(keys, jobs, strict=True) if key not in paused}
+        answers = dict(zip(asked, _ask_masters(cluster, list(asked.values())), strict=True))
         self._note(answers)
-        results = [answers.get(_key(job)) or paused[_key(job)].obstacle for job in jobs]
+        results = [answers.get(key) or paused[key].obstacle for key in keys]
         if isinstance(results[0], ForbiddenError) and all(isinstance(r, ForbiddenError) for r in results):
             raise results[0]
         return [
@@ -124,8 +125,10 @@ class FigureReader:
         now = self._clock()
         with self._lock:
             for key, answer in answers.items():
+                if isinstance(answer, _NotAskedError):
+                    continue
                 before = self._pauses.pop(key, None)
-                if isinstance(answer, EdlError) and not isinstance(answer, _NotAskedError):
+                if isinstance(answer, EdlError):
                     failures = before.failures + 1 if before is not None else 1
                     self._pauses[key] = _Pause(answer, failures, now + PAUSES.delay(failures))
 
@@ -143,9 +146,10 @@ class _NotAskedError(UnavailableError):
     """There was no time left to ask the master."""
 
 
-def _key(job: ElasticJob) -> tuple[str, ...]:
+def _key(cluster: Cluster, job: ElasticJob) -> tuple[str, ...]:
+    """What a pause is for: another caller of the same job may have other rights."""
     metadata = job.metadata
-    return metadata.namespace or "", metadata.name, metadata.uid, str(job.status.phase)
+    return cluster.key, metadata.namespace or "", metadata.name, metadata.uid, str(job.status.phase)
 
 
 def _ask_masters(cluster: Cluster, jobs: Sequence[ElasticJob]) -> list[LiveFigures | EdlError]:

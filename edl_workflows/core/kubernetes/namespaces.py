@@ -17,6 +17,7 @@ NAME_LABEL = "kubernetes.io/metadata.name"
 
 _NAME = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _LABEL_KEY = re.compile(r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[^/]{1,63}\Z")
+_LABEL_VALUE = re.compile(r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?\Z")
 _COMPARISONS = frozenset({"Gt", "Lt"})
 
 
@@ -115,8 +116,10 @@ def _parse(selector: str) -> list[LabelRequirement]:
     for requirement in requirements:
         if requirement.operator in _COMPARISONS:
             problem = "namespaces can't be selected by a comparison: use =, !=, in, notin or the key alone"
-        elif not _LABEL_KEY.match(requirement.key) or any(len(value) > 63 for value in requirement.values):
-            problem = f"{requirement.key!r} is not a label, or has a value of more than 63 characters"
+        elif not _LABEL_KEY.match(requirement.key):
+            problem = f"{requirement.key!r} is not a label"
+        elif invalid := [value for value in requirement.values if not _LABEL_VALUE.match(value)]:
+            problem = f"{invalid[0]!r} can't be the value of a label"
     if problem:
         raise InvalidError(f"jobs namespace selector {selector!r}: {problem}")
     return requirements

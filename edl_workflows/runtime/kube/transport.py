@@ -2,6 +2,7 @@
 Base of `client` and `watch`."""
 
 import json
+import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -88,7 +89,7 @@ def open_foreign(cluster: Cluster, request: ApiRequest) -> Any:
     The client would read the body of a refusal to its end, which a program need not reach.
     """
     with errors.mapping_errors(request.action, cluster.route):
-        return _exchange(cluster, request, redirect=False)
+        return _exchange(cluster, request, foreign=True)
 
 
 def _retried(cluster: Cluster, request: ApiRequest, once: Callable[[], Any]) -> Any:
@@ -168,17 +169,25 @@ def _call(cluster: Cluster, request: ApiRequest) -> Any:
     return response
 
 
-def _exchange(cluster: Cluster, request: ApiRequest, *, redirect: bool = True) -> Any:
+def _exchange(cluster: Cluster, request: ApiRequest, *, foreign: bool = False) -> Any:
     """Send a request, and return the open answer.
 
     `ApiClient.call_api` is not used: it copies the body value by value, which costs more than all the rest.
+
+    Args:
+        cluster: where to.
+        request: what to send.
+        foreign: whether a program behind the API server gets the request. It gets no cookie, and redirects
+            are not followed.
     """
     import urllib3
 
     api_client = cluster.api_client
-    headers = {**api_client.default_headers, "Accept": request.accept, "Content-Type": request.content_type}
-    if api_client.cookie:
-        headers["Cookie"] = api_client.cookie
+    headers = {**api_client.default_headers, "Accept": request.accept}
+    if not foreign:
+        headers["Content-Type"] = request.content_type
+        if api_client.cookie:
+            headers["Cookie"] = api_client.cookie
     query = list(request.query)
     api_client.update_params_for_auth(headers, query, ["BearerToken"])
     try:
@@ -187,17 +196,27 @@ def _exchange(cluster: Cluster, request: ApiRequest, *, redirect: bool = True) -
             f"{cluster.server}{request.path}{'?' if query else ''}{urlencode(query)}",
             body=None if request.body is None else json.dumps(request.body),
             headers=headers,
-            redirect=redirect,
+            redirect=not foreign,
             timeout=urllib3.Timeout(
                 connect=CONNECT_SECONDS, read=request.read_seconds or cluster.policy.read_seconds
             ),
             preload_content=False,
         )
-    except urllib3.exceptions.SSLError as error:
+    except (urllib3.exceptions.SSLError, urllib3.exceptions.MaxRetryError) as error:
+        if not _is_about_certificate(error):
+            raise
         from kubernetes.client.exceptions import ApiException
 
-        # As the client does: not the connection must be checked, but the certificate.
+        # As the client does. To try again would not help.
         raise ApiException(status=0, reason=f"{type(error).__name__}: {error}") from error
+
+
+def _is_about_certificate(error: Exception) -> bool:
+    """Whether TLS failed because of the server's certificate, and not because the connection broke."""
+    from urllib3.util.ssl_match_hostname import CertificateError
+
+    cause: Any = getattr(error, "reason", None) or error
+    return bool(cause.args) and isinstance(cause.args[0], ssl.SSLCertVerificationError | CertificateError)
 
 
 def lines(response: Any, longest: int = sys.maxsize) -> Iterator[bytes]:

@@ -5,6 +5,7 @@ round: 24 steps that wait for the same training step would need dozens of reques
 """
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,9 @@ from edl_workflows.pipelines.argo.agent.context import AgentContext
 from edl_workflows.pipelines.argo.agent.results import StepResult
 from edl_workflows.pipelines.argo.agent.tasks import OpenTask, TaskKey, WorkflowKey
 from edl_workflows.pipelines.argo.agent.workflow import StepAttempt, step_of
+
+MAX_BYTES = 2**18
+"""Of the results of one request; etcd takes at most 1.5 MiB for the whole task set."""
 
 
 @dataclass(eq=False)
@@ -75,10 +79,11 @@ class ResultWriter:
     async def _write_queued(
         self, workflow: WorkflowKey, queued: Sequence[PendingResult], own: PendingResult
     ) -> None:
-        """Write all that is queued. If the API server rejects that, another step's result may be the reason:
-        then write the caller's own alone."""
+        """Write the caller's own result and, as far as one request may be that large, the others that are
+        queued. If the API server rejects that, another step's result may be the reason: then write the
+        caller's own alone."""
         try:
-            await self._write_together(workflow, [report for report in queued if report.written is None])
+            await self._write_together(workflow, _fill_request(own, queued))
         except (ConflictError, ForbiddenError, UnavailableError):
             raise
         except EdlError:
@@ -103,3 +108,20 @@ class ResultWriter:
         return (
             set(reporting.report_results(context.cluster, context.task_sets, results)) if results else set()
         )
+
+
+def _fill_request(own: PendingResult, queued: Sequence[PendingResult]) -> list[PendingResult]:
+    """The caller's own result, and the others that one request has room for."""
+    reports, left = [own], MAX_BYTES - _bytes_of(own)
+    for report in queued:
+        if report is own or report.written is not None:
+            continue
+        left -= _bytes_of(report)
+        if left < 0:
+            break
+        reports.append(report)
+    return reports
+
+
+def _bytes_of(report: PendingResult) -> int:
+    return len(json.dumps(report.result.to_node()))

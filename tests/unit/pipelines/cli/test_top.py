@@ -2,7 +2,8 @@
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from rich.console import Console
 from urllib3.response import HTTPResponse
 
-from edl_workflows.core.exceptions import ForbiddenError, UnavailableError
+from edl_workflows.core.exceptions import EdlError, ForbiddenError, UnavailableError
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob
 from edl_workflows.core.protocol.training import LiveFigures
 from edl_workflows.pipelines import live
@@ -247,6 +248,49 @@ def test_a_refusal_is_remembered(cluster: Cluster, monkeypatch: pytest.MonkeyPat
         with pytest.raises(ForbiddenError):
             reader.measure(cluster, jobs)
     assert len(asked) == 1
+
+
+def test_a_refusal_holds_for_its_caller(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections that share a reader may have different rights: one of them has the figures that another
+    one may not have, and does not see whose account was refused."""
+    entitled = replace(cluster, key="entitled")
+
+    def answer(asking: Cluster, _address: client.ServiceAddress, _action: str) -> bytes:
+        if asking.key != entitled.key:
+            raise ForbiddenError("system:serviceaccount:a:airflow may not")
+        return json.dumps(FIGURES).encode()
+
+    monkeypatch.setattr(client, "read_service", answer)
+    reader = live.FigureReader(clock=lambda: 0.0)
+    jobs = [ElasticJob.parse(elastic_job("a"))]
+    with pytest.raises(ForbiddenError):
+        reader.measure(cluster, jobs)
+    assert reader.measure(entitled, jobs)[0].live
+
+
+def test_a_silent_master_that_is_not_asked_keeps_its_pause(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If others use up the time of a refresh, a master that has often been silent is not asked more often."""
+    asked, now, late = list[float](), [0.0], [False]
+
+    def ask(_cluster: Cluster, jobs: Sequence[ElasticJob]) -> list[LiveFigures | EdlError]:
+        asked.extend(now[0] for _ in jobs)
+        return [live._NotAskedError("late") if late[0] else UnavailableError("no answer") for _ in jobs]
+
+    monkeypatch.setattr(live, "_ask_masters", ask)
+    reader = live.FigureReader(clock=lambda: now[0])
+    jobs = [ElasticJob.parse(elastic_job("a"))]
+    for second in (0.0, 4.0, 12.0):
+        now[0] = second
+        reader.measure(cluster, jobs)
+    late[0], now[0] = True, 28.0
+    reader.measure(cluster, jobs)
+    late[0], now[0] = False, 29.0
+    reader.measure(cluster, jobs)
+    now[0] = 50.0
+    reader.measure(cluster, jobs)
+    assert asked == [0.0, 4.0, 12.0, 28.0, 29.0]
 
 
 def test_masters_that_were_not_asked_in_time_get_no_pause(

@@ -12,6 +12,7 @@ import yaml
 from edl_workflows.core.exceptions import EdlError, ForbiddenError, NotFoundError, UnavailableError
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.resources import PODS
 
 ADDRESS = client.ServiceAddress("x", "web", 80, "/v1/live")
 Answer = Callable[[BaseHTTPRequestHandler], None]
@@ -66,6 +67,21 @@ def test_the_answer_is_the_programs(serve: Serve) -> None:
     cluster, paths = serve(lambda handler: _send(handler, 200, handler.headers["Authorization"].encode()))
     assert client.read_service(cluster, ADDRESS, "look") == b"Bearer t"
     assert paths == ["/api/v1/namespaces/x/services/web:80/proxy/v1/live"]
+
+
+def test_a_program_gets_no_cookie(serve: Serve) -> None:
+    """The API server takes the caller's token out of the request, but not its cookies."""
+    received: list[str | None] = []
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        received.append(handler.headers["Cookie"])
+        _send(handler, 200, b"{}")
+
+    cluster, _ = serve(answer)
+    cluster.api_client.cookie = "session=secret"
+    client.read_service(cluster, ADDRESS, "look")
+    client.find(cluster, PODS, "a")
+    assert received == [None, "session=secret"]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,18 @@
 """Which requests are sent again, and which never."""
 
+import socket
+import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from edl_workflows.core.exceptions import InvalidError, UnavailableError
 from edl_workflows.runtime.kube import client
-from edl_workflows.runtime.kube.connect import Cluster, RequestRecord
+from edl_workflows.runtime.kube.connect import CallPolicy, Cluster, RequestRecord
 from edl_workflows.runtime.kube.resources import CONFIG_MAPS, PODS, Scope
 from tests.unit.runtime.kube.support import Answer, ScriptedApi
 
@@ -62,6 +67,38 @@ def test_create_is_not_repeated(scripted: ScriptedApi, trouble: Answer) -> None:
         _create(scripted.cluster())
 
     assert len(scripted.requests) == 1
+
+
+def test_a_connection_that_breaks_during_its_tls_handshake_is_made_again(tmp_path: Path) -> None:
+    """A load balancer ends connections so while an API server restarts. The server's certificate is not the
+    reason, and is not blamed."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connections: list[int] = []
+
+        def end_connections() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    connections.append(len(connection.recv(2**16)))
+                    connection.close()
+
+        threading.Thread(target=end_connections, daemon=True).start()
+        config = {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [
+                {"name": "c", "cluster": {"server": f"https://127.0.0.1:{listener.getsockname()[1]}"}}
+            ],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+        }
+        (tmp_path / "config").write_text(yaml.safe_dump(config))
+        cluster = Cluster.from_kubeconfig(tmp_path / "config").with_policy(CallPolicy(attempts=3))
+        with pytest.raises(UnavailableError) as raised:
+            _get(cluster)
+        listener.shutdown(socket.SHUT_RDWR)
+
+    assert len(connections) == 3
+    assert "certificate" not in str(raised.value)
 
 
 def test_refusals_are_not_repeated(scripted: ScriptedApi) -> None:

@@ -1,6 +1,7 @@
 """Results of one workflow's steps that come at the same time are written together."""
 
 import asyncio
+import json
 from collections.abc import Coroutine
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from edl_workflows.core.exceptions import EdlError, InvalidError
 from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.pipelines.argo.agent import result_writer
 from edl_workflows.pipelines.argo.agent.context import AgentContext
 from edl_workflows.pipelines.argo.agent.metrics import ArgoAgentMetrics
 from edl_workflows.pipelines.argo.agent.result_writer import PendingResult, ResultWriter
@@ -88,6 +90,20 @@ def test_results_that_come_at_once_are_written_together(
     assert written == [True] * STEPS
     assert [len(nodes) for nodes in patches] == [1, STEPS - 1]
     assert all(argo.result("w", node) == DONE.to_node() for node in tasks)
+
+
+def test_a_request_is_of_limited_size(
+    cluster: Cluster, tasks: dict[str, OpenTask], patches: list[set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results that are too large for one request are written by several, and each is written."""
+    size = len(json.dumps(DONE.to_node()))
+    monkeypatch.setattr(result_writer, "MAX_BYTES", 5 * size)
+
+    written = _write_at_once(_writer(cluster), [PendingResult(task, None, DONE) for task in tasks.values()])
+
+    assert written == [True] * STEPS
+    assert [len(nodes) for nodes in patches] == [1, 5, 5, 5, 5, 3]
+    assert set.union(*patches) == set(tasks)
 
 
 def test_a_step_that_is_gone_is_left_out(
