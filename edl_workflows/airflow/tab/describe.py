@@ -174,8 +174,8 @@ def add_history(document: JobDocument, history: JobDocument) -> JobDocument:
 
 
 def add_figures(document: JobDocument, measured: Measurement) -> JobDocument:
-    """The document of a running job with the origin of its figures, and with those that its status has only
-    older or not at all. Its progress is already that of the master."""
+    """The document of a running job with where its figures come from, the memory, and the goodput that the
+    master gave. Its progress was replaced before."""
     figures = measured.figures
     origin = FiguresDocument(
         live=measured.live,

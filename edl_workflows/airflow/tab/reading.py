@@ -42,6 +42,8 @@ MAX_LOG_BYTES = 2**18
 DOCUMENT_SECONDS = 20.0
 """Time after which no further job is read. The page requests the data again later, and Airflow serves few
 requests at a time."""
+MASTERS_SECONDS = 6.0
+"""At most so many of these are for masters. Other jobs have the figures of their status."""
 CALL_POLICY = CallPolicy(attempts=2, retry_seconds=5.0, read_seconds=10.0)
 _SERVED = {ElasticJobPhase.RUNNING, ElasticJobPhase.SCALING, ElasticJobPhase.RESTARTING}
 """The phases in which a job has a master that trains it."""
@@ -116,6 +118,7 @@ class JobReader:
     def __init__(self, clusters: Clusters, rights: Rights) -> None:
         self._clusters = clusters
         self._rights = rights
+        self._masters_seconds = MASTERS_SECONDS
 
     def read_jobs(self, work: Iterable[TaskWork], *, with_logs: bool) -> tuple[list[JobDocument], list[str]]:
         """The documents of the jobs, each once, and notes on what could not be read.
@@ -126,6 +129,7 @@ class JobReader:
         """
         documents: dict[tuple[str, str, str], JobDocument] = {}
         notes: list[str] = []
+        self._masters_seconds = MASTERS_SECONDS
         deadline = time.monotonic() + DOCUMENT_SECONDS
         for task_work in work:
             if len(documents) == MAX_JOBS:
@@ -213,10 +217,15 @@ class JobReader:
         """None for a job that no master serves now."""
         if job.status.phase not in _SERVED:
             return None
+        if self._masters_seconds <= 0:
+            return Measurement(status_figures(job), "not read: other masters took the time for it")
+        began = time.monotonic()
         try:
             return self._clusters.figures.measure(cluster, [job])[0]
         except ForbiddenError as error:
             return Measurement(status_figures(job), str(error))
+        finally:
+            self._masters_seconds -= time.monotonic() - began
 
     def _read_former(self, job: FoundJob) -> JobDocument:
         """The Brain's data on a job that was deleted."""
