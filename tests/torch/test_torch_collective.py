@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -107,17 +106,6 @@ def test_members_join_in_the_middle() -> None:
         members = successors
 
     assert losses == pytest.approx([one.loss for one in expected], abs=1e-5)
-
-
-def test_a_member_of_a_large_group_connects_to_a_few_others() -> None:
-    """Forming a group and a step need connections to a few members, however many there are. So the time in
-    which survivors form their group hardly grows with their number."""
-    size, process = 12, psutil.Process()
-    before = len(process.net_connections("tcp"))
-    members = joined(size)
-    train(members, range(1))
-    assert len(process.net_connections("tcp")) - before < size * (size - 1)
-    together([lambda member=member: member.interrupt(1) for member in members])  # type: ignore[misc]
 
 
 def test_the_warm_up_leaves_no_trace() -> None:

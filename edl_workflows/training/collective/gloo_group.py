@@ -8,9 +8,6 @@ It relies on this behavior of PyTorch 2.15, which was measured with processes on
   reset by peer"), while the other members may wait for the whole time-out. ``abort`` from another thread ends
   the operations that have begun. An operation that begins afterwards may wait again, so ``abort`` is repeated
   until all operations have ended.
-* With ``lazy_init`` members connect when they first exchange something, each with a few others: the ring of
-  an all-reduce and the tree of a broadcast need no more. Otherwise each connects to all others when the group
-  forms, which with 32 members took 0.12 s instead of 0.02 s on two cores.
 * The destructor waits for the operations that have begun.
 * Gloo does not support 16-bit integers, so states are sent as bytes.
 """
@@ -282,8 +279,7 @@ def build_gloo(store: Any, rank: int, size: int, own: str, limit: dt.timedelta) 
         limit: time limit for connecting, and for operations that set none of their own.
     """
     options = distributed.ProcessGroupGloo._Options()  # noqa: SLF001 - has no public name
-    device = distributed.ProcessGroupGloo.create_device(hostname=own, lazy_init=True)
-    options._devices = [device]  # noqa: SLF001
+    options._devices = [distributed.ProcessGroupGloo.create_device(hostname=own)]  # noqa: SLF001
     options._timeout = limit  # noqa: SLF001
     return distributed.ProcessGroupGloo(store, rank, size, options)
 
