@@ -283,6 +283,7 @@ class ShardReader:
             self._leasing = False
             self._held.note_no_lease()
             self._error = error
+            self._wake_sender()
             self._progress.notify_all()
             self._room.notify()
 
@@ -326,7 +327,10 @@ class ShardReader:
             self._results.notify()
 
     def _must_send(self) -> bool:
-        return self._stop.is_set() or self._held.unsent or (self._ends and not self._held.settled)
+        held = self._held
+        # What a request for shards carries is noted with its answer.
+        must_store = self._ends and not (held.settled or held.carried)
+        return self._stop.is_set() or held.unsent or must_store
 
     @property
     def _ends(self) -> bool:

@@ -35,7 +35,7 @@ def find_faults(counts: Mapping[str, float], jobs: int) -> list[str]:
     """A line for each count that is too large or too small; one that is not expected is expected to be 0."""
     expected = read_expected(jobs)
     return [
-        f"{name}: {count} a job and minute; {least:.3f} to {most:.3f} ({expected.get(name, 0.0)} + 20 %)"
+        f"{name}: {count} a job and minute; expected: {expected.get(name, 0.0)}, or {least:.3f} to {most:.3f}"
         for name, count in counts.items()
         for least, most in [_range_of(expected.get(name, 0.0))]
         if not least <= count <= most

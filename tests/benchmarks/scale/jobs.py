@@ -33,7 +33,7 @@ from tests.benchmarks.scale.waiters import StepTimes
 
 NAMESPACE = "default"
 SETTLE_SECONDS = 5.0
-"""Seconds after the last event of a job until only its progress is written."""
+"""The controller has dealt with all events if it has decided nothing for so many seconds."""
 KINDS: tuple[tuple[str, dict[str, int]], ...] = (
     ("ParameterServerStrategy", {names.PS_TYPE: 1, names.WORKER_TYPE: 1}),
     ("AllreduceStrategy", {names.WORKER_TYPE: 2}),
@@ -165,6 +165,16 @@ class TrainingJobs:
                 deadline, f"{steady} of {count} jobs have a period of {period} s and an optimizer's answer"
             )
 
+    def wait_until_decided(self) -> None:
+        """Wait until the controller has dealt with the last event of each job."""
+        deadline, since = time.monotonic() + 300, time.monotonic()
+        decisions = self.read_counters().decisions
+        while time.monotonic() < since + SETTLE_SECONDS:
+            self._wait(deadline, "the controller goes on to decide about steady jobs")
+            before, decisions = decisions, self.read_counters().decisions
+            if decisions != before:
+                since = time.monotonic()
+
     def _wait(self, deadline: float, missing: str) -> None:
         self.check()
         if time.monotonic() > deadline:
@@ -226,7 +236,10 @@ def training_jobs(plane: Plane, load: Load) -> Iterator[TrainingJobs]:
         print(f"{load.jobs} jobs train after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         if not load.young:
             jobs.wait_until_steady(load.jobs)
-            time.sleep(MOVED_SECONDS if load.alone else SETTLE_SECONDS)
+            if load.alone:
+                time.sleep(MOVED_SECONDS)
+            else:
+                jobs.wait_until_decided()
         yield jobs
 
 

@@ -1,13 +1,14 @@
 """What a process keeps until the master has stored it, and what it tells another master."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, cast
 
 import pytest
 
-from edl_workflows.core.exceptions import NotFoundError, UnavailableError
+from edl_workflows.core.exceptions import ForbiddenError, NotFoundError, UnavailableError
 from edl_workflows.core.protocol.datasets import (
     AckReply,
     AckRequest,
@@ -306,6 +307,7 @@ def test_a_shard_costs_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that requests one shard after the other acknowledges each with the next request. Only of the
     last one the result may go in a message of its own."""
     monkeypatch.setattr(shards, "ACK_SECONDS", 600.0)
+    monkeypatch.setattr(shards, "REPORT_SECONDS", 600.0)
     master = CountingMaster(200)
     reader = _reader(master, ahead=1)
 
@@ -313,6 +315,39 @@ def test_a_shard_costs_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert len(master.done) == 200
     assert master.acknowledgements <= 1
+    reader.close(0)
+
+
+class RefusingMaster(CountingMaster):
+    """Rejects the request for shards that carries a result."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.noted = threading.Event()
+
+    def lease(self, dataset: str, request: LeaseRequest) -> LeaseReply:
+        if request.done:
+            time.sleep(2 * shards.ACK_SECONDS)  # until nothing waits for this request any more
+            raise ForbiddenError("not yours")
+        return super().lease(dataset, request)
+
+    def _note(self, done: list[ShardKey]) -> None:
+        super()._note(done)
+        if done:
+            self.noted.set()
+
+
+def test_what_a_rejected_request_carried_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result of a shard is not lost, and does not wait, because the request for the next one fails."""
+    monkeypatch.setattr(shards, "REPORT_SECONDS", 600.0)
+    master = RefusingMaster()
+    reader = _reader(master, ahead=1)
+
+    with pytest.raises(ForbiddenError):
+        list(reader.shards())
+
+    assert master.noted.wait(60)
+    assert master.done == {0}
     reader.close(0)
 
 

@@ -94,10 +94,10 @@ def lease_shards(state: JobState, name: str, message: LeaseRequest, now: float) 
     Raises:
         NotFoundError: the job never had such a node, or there is no such data set.
     """
+    node = messages.find_node(state, message.node)
     if message.done:
         done = AckRequest(node=message.node, done=message.done, keeps=True)
         acknowledge_shards(state, name, done, now)
-    node = messages.find_node(state, message.node)
     if node is None or not node.live or not views.may_lease(state, message.version):
         return LeaseReply(state=LeaseState.WAIT, reason="this process is not to train now")
     if message.master not in ("", state.volatile.master):
