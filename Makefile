@@ -62,7 +62,7 @@ $(TORCH_READY): pyproject.toml tests/clients/requirements/torch.txt | $(READY)
 demo: $(READY) $(if $(filter torch,$(FRAMEWORK)),$(TORCH_READY))  ## Train a real elastic job through an Airflow pipeline on this machine; FRAMEWORK=torch
 	$(BIN)/python -m tests.demo --output demo-output --framework $(FRAMEWORK) --python $(VENV)$(if $(filter torch,$(FRAMEWORK)),-torch)/bin/python
 
-test: $(READY)  ## Unit, property, golden, contract and Airflow tests; one end-to-end run of each kind (12 min)
+test: $(READY)  ## Unit, property, golden, contract and Airflow tests; one end-to-end run of each kind (17 min)
 	$(PYTEST) $(PARALLEL) -m 'not e2e or smoke'
 	@echo "Left out: the other end-to-end tests (make test-e2e) and the tests on a real Kubernetes (make test-cluster)."
 	@echo "make test-all runs all of them."
