@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from edl_workflows.core.exceptions import EdlError
+from edl_workflows.core.exceptions import EdlError, ForbiddenError
 from edl_workflows.core.jobs import cache_fields
 from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.runtime.kube.cache import IndexFunction, KeepFunction, ObjectChange
@@ -25,6 +25,9 @@ NamespaceListener = Callable[[str, bool], None]
 
 class InformerGroup:
     """The informers.
+
+    A named namespace that the process may not read, for example because it was deleted with its RoleBinding,
+    does not stop the others. If the process may read none of the named ones, it waits for all.
 
     Args:
         informers: not started yet.
@@ -52,17 +55,35 @@ class InformerGroup:
 
     @property
     def unlisted(self) -> list[Scope]:
-        """What is not listed yet; empty once decisions can be made."""
-        return [informer.scope for informer in self._informers if not informer.synced]
+        """What is not listed yet; empty once decisions can be made. Refused namespaces do not count."""
+        scopes = [informer.scope for informer in self._informers if not informer.synced]
+        refused = self._refused_namespaces() if scopes else frozenset()
+        return [scope for scope in scopes if scope.namespace not in refused]
+
+    def unlisted_in(self, namespace: str) -> list[Scope]:
+        """What is not listed yet of one namespace, which may be refused."""
+        informers = (i for i in self._informers if i.scope.namespace in (ALL_NAMESPACES, namespace))
+        return [informer.scope for informer in informers if not informer.synced]
 
     def waits_for(self) -> list[str]:
         """What is not listed yet, in words."""
         return [f"not listed yet: {scope}" for scope in self.unlisted]
 
     def wait_synced(self, seconds: float) -> bool:
-        """Wait until everything is listed. Return False on time-out."""
+        """Wait until decisions can be made. Return False on time-out."""
+        if not self.unlisted:
+            return True
         deadline = time.monotonic() + seconds
-        return all(i.wait_synced(max(0.0, deadline - time.monotonic())) for i in self._informers)
+        listed = all(i.wait_synced(max(0.0, deadline - time.monotonic())) for i in self._informers)
+        return listed or not self.unlisted
+
+    def _refused_namespaces(self) -> frozenset[str]:
+        """The named namespaces of which something was never listed because it is forbidden; none if that are
+        all."""
+        named = frozenset(i.scope.namespace for i in self._informers) - {ALL_NAMESPACES}
+        refused = (i for i in self._informers if not i.synced and isinstance(i.last_error, ForbiddenError))
+        namespaces = frozenset(informer.scope.namespace for informer in refused) & named
+        return frozenset() if namespaces == named else namespaces
 
     def _count_failure(self, scope: Scope, error: EdlError, failures: int) -> None:
         if failures % REPORT_EVERY == 1:

@@ -83,7 +83,6 @@ class ObservedCluster(InformerGroup):
         self._definitions = frozenset(definitions)
         self._missing: set[ApiResource] = set()
         connection = ClusterSource.of(cluster)
-        self._selection = selection
         self._served = ServedNamespaces(connection, selection)
         self._waiting = set(selection.names) if len(selection.names) > 1 else set()
         """Those of several namespaces in which something is not listed yet."""
@@ -99,19 +98,12 @@ class ObservedCluster(InformerGroup):
 
     @property
     def unlisted(self) -> list[Scope]:
-        """What is not listed yet. A missing definition does not count, unless all are missing. Nor does one
-        of several namespaces that the process may not read, so that it does not stop the others."""
+        """See `InformerGroup.unlisted`. A missing definition does not count either, unless all are
+        missing."""
         scopes = super().unlisted
-        if self._missing != self._definitions:
-            scopes = [scope for scope in scopes if scope.resource not in self._missing]
-        refusing = self._refusing_namespaces() if scopes else frozenset()
-        if refusing == frozenset(self._selection.names):
+        if self._missing == self._definitions:
             return scopes
-        return [scope for scope in scopes if scope.namespace not in refusing]
-
-    def wait_synced(self, seconds: float) -> bool:
-        """Wait until decisions can be made. Return False on time-out."""
-        return super().wait_synced(seconds) or not self.unlisted
+        return [scope for scope in scopes if scope.resource not in self._missing]
 
     def is_missing(self, resource: ApiResource) -> bool:
         """Whether the API server lacks the definition of a resource."""
@@ -233,10 +225,6 @@ class ObservedCluster(InformerGroup):
             for group in {group_of(source, obj) for obj in objects}:
                 if group is not None:
                     self._notify(group)
-
-    def _refusing_namespaces(self) -> frozenset[str]:
-        refused = (i for i in self._informers if not i.synced and isinstance(i.last_error, ForbiddenError))
-        return frozenset(informer.scope.namespace for informer in refused) & self._waiting
 
     def _note_listed(self, namespace: str) -> None:
         """Serve one of several namespaces if everything in it is listed."""

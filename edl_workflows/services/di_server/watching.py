@@ -63,9 +63,9 @@ class JobCaches(InformerGroup):
 
         Raises:
             NotFoundError: there is none.
-            UnavailableError: the jobs have not been listed yet.
+            UnavailableError: the jobs of its namespace have not been listed yet.
         """
-        self._check_ready()
+        self._check_ready(key.namespace)
         job = self._jobs.get(key)
         if job is None or not self._served.includes(key.namespace):
             raise NotFoundError(f"no DIJob {key}; check the id")
@@ -75,9 +75,9 @@ class JobCaches(InformerGroup):
         """A job's pods in the cache, as returned by `replicas.reduce_pod`.
 
         Raises:
-            UnavailableError: the pods have not been listed yet.
+            UnavailableError: the pods of its namespace have not been listed yet.
         """
-        self._check_ready()
+        self._check_ready(key.namespace)
         return self._pods.by_index("job", str(key), key.namespace)
 
     def version(self, key: ObjectKey) -> int:
@@ -117,9 +117,12 @@ class JobCaches(InformerGroup):
             if not self._waiting[key]:
                 del self._waiting[key]
 
-    def _check_ready(self) -> None:
-        if waits := self.waits_for():
-            raise UnavailableError(f"the server has just started ({', '.join(waits)}); try again")
+    def _check_ready(self, namespace: str) -> None:
+        if scopes := self.unlisted_in(namespace):
+            raise UnavailableError(
+                f"the server can't answer yet for jobs in {namespace}: it has not listed "
+                f"{', '.join(map(str, scopes))}; try again. If it repeats, see the server's log"
+            )
 
     def _job_changed(self, change: ObjectChange) -> None:
         self._record_change(change.key)

@@ -58,6 +58,8 @@ class AgentLoop:
         self._earlier_objects: dict[TaskKey, list[BegunObject]] = {}
         """Objects that earlier agents created, by step. An entry is removed when this agent has answered the
         step, or when the step has no task any more."""
+        self._begun_namespaces: set[str] = set()
+        """As in `NamespaceSelection.scopes`: where this agent has begun to look for such objects."""
         self._left: dict[WorkflowKey, list[BegunObject]] = {}
         """Objects of steps that ended in Error, left for a retry."""
         self._deadlines: dict[WorkflowKey, asyncio.Task[None]] = {}
@@ -86,18 +88,17 @@ class AgentLoop:
 
         task_sets = self._context.task_sets
         task_sets.on_change(lambda change: wake() if asks_for_turn(change) else None)
-        task_sets.on_sync(wake)
-        for informer in self._context.served.informers:
+        for informer in (*self._context.served.informers, *task_sets.informers):
             informer.on_sync(wake)
+            informer.on_error(lambda _error, _failures: wake())  # the others need not wait for it
         watches = self._context.watches
         watches.start()
         try:
             while watches.unlisted:
                 await self._wait(None)
             self._follow_namespaces(loop)
-            for namespace in self._context.served.selection.scopes:
-                self._spawn(self._find(namespace))
             while True:
+                self._begin_listed()
                 await self._wait(self._turn())
         finally:
             watches.stop(0.0)
@@ -105,6 +106,15 @@ class AgentLoop:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+
+    def _begin_listed(self) -> None:
+        """Look for the objects of earlier agents where the task sets are listed by now. A namespace that was
+        refused at the start may be listed later."""
+        for informer in self._context.task_sets.informers:
+            namespace = informer.scope.namespace
+            if informer.synced and namespace not in self._begun_namespaces:
+                self._begun_namespaces.add(namespace)
+                self._spawn(self._find(namespace))
 
     def _follow_namespaces(self, loop: asyncio.AbstractEventLoop) -> None:
         def changed(namespace: str, served: bool, /) -> None:

@@ -10,9 +10,13 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import pytest
 from kubernetes.client import ApiClient, Configuration
 
+from edl_workflows.core.exceptions import ForbiddenError
+from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import CallPolicy, Cluster
+from edl_workflows.runtime.kube.resources import Scope
 
 
 @dataclass
@@ -90,6 +94,18 @@ class ScriptedApi:
                 connection.shutdown(socket.SHUT_RDWR)
         self._server.server_close()
         self._thread.join()
+
+
+def refuse_lists(monkeypatch: pytest.MonkeyPatch, refused: set[str]) -> None:
+    """Lists in these namespaces are forbidden from now on, as long as they are in the set."""
+    list_objects = client.list_objects
+
+    def list_if_allowed(cluster: Cluster, scope: Scope, *arguments: Any, **options: Any) -> Any:
+        if scope.namespace in refused:
+            raise ForbiddenError(f"not allowed in {scope.namespace}")
+        return list_objects(cluster, scope, *arguments, **options)
+
+    monkeypatch.setattr(client, "list_objects", list_if_allowed)
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 240.0) -> None:

@@ -1,5 +1,6 @@
 """A controller for several namespaces, or for those with a label, against the embedded API server."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,10 +13,12 @@ from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import CONFIG_MAPS, ELASTIC_JOBS, NAMESPACES, PODS, Scope
+from edl_workflows.services.controller.cluster_watches import OnDemandWatches
 from edl_workflows.services.controller.manager import ManagerOptions
 from edl_workflows.services.controller.run import RunOptions
 from tests.controller_thread import RunningController, run_in_thread
-from tests.unit.runtime.kube.support import eventually
+from tests.unit.runtime.kube.support import eventually, refuse_lists
+from tests.unit.services.controller.farm import Farm
 from tests.unit.services.controller.support import elastic_job, names_of, status_of
 
 pytestmark = pytest.mark.slow
@@ -163,15 +166,8 @@ def test_a_namespace_that_may_not_be_read_stops_no_other(
     allowed, refused = make_namespace(), make_namespace()
     for place in (allowed, refused):
         client.create(place, elastic_job())
-    list_objects = client.list_objects
-    refusing = [True]
-
-    def list_if_allowed(connection: Cluster, scope: Scope, *arguments: Any, **options: Any) -> Any:
-        if refusing[0] and scope.namespace == refused.namespace:
-            raise ForbiddenError(f"not allowed in {scope.namespace}")
-        return list_objects(connection, scope, *arguments, **options)
-
-    monkeypatch.setattr(client, "list_objects", list_if_allowed)
+    refusing = {refused.namespace}
+    refuse_lists(monkeypatch, refusing)
     both = NamespaceSelection((refused.namespace, allowed.namespace))
     with running(cluster, both) as controller:
         manager = controller.controller.manager
@@ -180,8 +176,30 @@ def test_a_namespace_that_may_not_be_read_stops_no_other(
         manager.world.refresh()
         assert status_of(refused, "mnist") == {}
 
-        refusing[0] = False
+        refusing.clear()
         eventually(lambda: is_reconciled(refused))
+
+
+def test_a_namespace_that_may_not_be_read_stops_no_scaling(
+    cluster: Cluster, make_namespace: MakeNamespace, farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the pods of one of several namespaces may not be read, the scaling loops decide nevertheless, and
+    hear of nodes and of room that is freed in the others."""
+    allowed, refused = make_namespace(), make_namespace()
+    pod: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "busy"}}
+    pod["spec"] = {"nodeName": farm.add("a", 1), "containers": [{"name": "main", "image": "train:1"}]}
+    client.create(allowed, pod)
+    refuse_lists(monkeypatch, {refused.namespace})
+    asked, freed = threading.Event(), threading.Event()
+    watches = OnDemandWatches(cluster, (refused.namespace, allowed.namespace), asked.set, freed.set, "-")
+    try:
+        eventually(lambda: watches.running().wait_synced(0.1))
+        farm.add("b", 1)
+        client.patch_status(allowed, PODS, "busy", {"phase": "Succeeded"})
+        assert asked.wait(30)
+        assert freed.wait(30)
+    finally:
+        watches.rest()
 
 
 def test_without_any_permission_it_is_not_ready(

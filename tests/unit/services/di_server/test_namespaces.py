@@ -9,7 +9,7 @@ from edl_workflows.runtime.kube.resources import NAMESPACES
 from edl_workflows.runtime.process.rate_limit import RateLimit
 from edl_workflows.services.di_server.guard import Admission
 from edl_workflows.services.di_server.server import DiServer, ServerOptions
-from tests.unit.runtime.kube.support import eventually
+from tests.unit.runtime.kube.support import eventually, refuse_lists
 from tests.unit.services.di_server.support import ADMIN, Api, create, eventually_ready
 
 pytestmark = pytest.mark.slow
@@ -52,3 +52,31 @@ def test_jobs_of_the_namespaces_are_served_and_no_others(cluster: Cluster, by_la
             eventually(lambda: code(other) == 200)
             client.patch(cluster, NAMESPACES, second.namespace, {"metadata": {"labels": {"team": None}}})
             eventually(lambda: code(second) == 404)
+
+
+def test_a_namespace_that_may_not_be_read_stops_no_other(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the permissions in one of several namespaces are missing, the server is ready, and answers for jobs
+    of the others. For jobs of this one it does when the permissions are there."""
+    made = client.create(
+        cluster, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "test-"}}
+    )
+    refused = cluster.in_namespace(made["metadata"]["name"])
+    for place in (cluster, refused):
+        create(place)
+    refusing = {refused.namespace}
+    refuse_lists(monkeypatch, refusing)
+    selection = NamespaceSelection((refused.namespace, cluster.namespace))
+    admission = Admission(admin_token=ADMIN, per_client=UNLIMITED, per_job=UNLIMITED)
+    running = DiServer(cluster, ServerOptions(namespaces=selection, port=0, admission=admission))
+    with running.serving() as url:
+        eventually(lambda: not running.waits_for(), 30)
+        here, there = Api(url, cluster), Api(url, refused)
+        assert here.ask("GET", here.path()).status_code == 200
+        answer = there.ask("GET", there.path())
+        assert answer.status_code == 503
+        assert f"dijobs in namespace {refused.namespace}" in answer.json()["message"]
+
+        refusing.clear()
+        eventually(lambda: there.ask("GET", there.path()).status_code == 200)

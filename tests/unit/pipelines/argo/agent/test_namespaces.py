@@ -1,5 +1,7 @@
 """Argo's agent for several namespaces, or for those with a label."""
 
+import pytest
+
 from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.argo.agent.run import ArgoAgentOptions
 from edl_workflows.runtime.kube import client
@@ -8,6 +10,7 @@ from edl_workflows.runtime.kube.resources import NAMESPACES
 from tests.airflow import support
 from tests.airflow.support import StandIn, elastic_job, eventually, jobs
 from tests.unit.pipelines.argo.agent.support import Argo, answered, body, running
+from tests.unit.runtime.kube.support import refuse_lists
 
 
 def other_namespace(cluster: Cluster, **labels: str) -> Cluster:
@@ -74,3 +77,27 @@ def test_namespaces_are_followed_by_their_labels(cluster: Cluster) -> None:
     with running(cluster, options):
         eventually(lambda: not jobs(kept), "the job in the namespace that has the label is cancelled")
     assert set(jobs(place)) == {"begun", "later"}
+
+
+def test_a_namespace_that_may_not_be_read_stops_no_other(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the permissions in one of several namespaces are missing, the steps of the others are served. When
+    the permissions are there, its steps are served, and what earlier agents began there is cancelled."""
+    refused = other_namespace(cluster)
+    orphans, later = begin(refused, "orphan"), begin(cluster, "mnist")
+    options = ArgoAgentOptions(namespaces=NamespaceSelection((refused.namespace, cluster.namespace)))
+    with running(cluster, options):
+        eventually(lambda: "orphan" in jobs(refused) and "mnist" in jobs(cluster), "the jobs")
+    for argo, workflow in ((orphans, "orphan"), (later, "mnist")):
+        argo.delete(workflow)
+    begin(cluster, "allowed")
+    begin(refused, "late")
+
+    refusing = {refused.namespace}
+    refuse_lists(monkeypatch, refusing)
+    with running(cluster, options) as agent:
+        eventually(lambda: set(jobs(cluster)) == {"allowed"}, "the step in the other namespace", 30)
+        assert agent._watches.waits_for() == []
+        refusing.clear()
+        eventually(lambda: set(jobs(refused)) == {"late"}, "the steps in this one")
