@@ -120,11 +120,10 @@ class NamespacedInformer:
         """Whether the first lists of all namespaces are there."""
         return all(informer.synced for informer in self.informers)
 
-    @property
-    def last_error(self) -> EdlError | None:
-        """Why a watch is down; None while all are up."""
-        errors = (informer.last_error for informer in self.informers)
-        return next((error for error in errors if error is not None), None)
+    def error_in(self, namespace: str) -> EdlError | None:
+        """Why the watch of a namespace is down; None while it is up, or if the namespace is not watched."""
+        informer = self._of(namespace)
+        return None if informer is None else informer.last_error
 
     def get(self, key: ObjectKey) -> Object | None:
         """The object, or None. It must not be changed."""

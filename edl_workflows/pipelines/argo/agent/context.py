@@ -26,8 +26,9 @@ REFUSED_SECONDS = 15.0
 """How long a forbidden call is retried: calls may be rejected for a moment while roles and tokens are
 renewed."""
 DOWN_SECONDS = 600.0
-"""How long a failing call is retried while the watch of the task sets works. If the watch fails, too, the API
-server is down. Then calls are retried without limit, because a failure could not be reported anyway."""
+"""How long a failing call is retried while the watch of the task sets in the step's namespace works. If the
+watch fails, too, the API server is down, or it refuses the agent in this namespace. Then calls are retried
+without limit, because a failure could not be reported anyway."""
 
 
 class MessagePace:
@@ -86,11 +87,14 @@ class AgentContext:
 
         return await self.threads.call(guarded)
 
-    async def call_with_retries(self, function: Callable[[], T], pause: Pause = asyncio.sleep) -> T:
+    async def call_with_retries(
+        self, function: Callable[[], T], namespace: str, pause: Pause = asyncio.sleep
+    ) -> T:
         """Call until it succeeds or a limit passes; see `REFUSED_SECONDS`, `DOWN_SECONDS`.
 
         Args:
             function: may be called any number of times.
+            namespace: where the step's task set is.
             pause: waits; may raise to end the attempts.
 
         Raises:
@@ -102,7 +106,7 @@ class AgentContext:
                 return await self.call(function)
             except (ForbiddenError, UnavailableError) as error:
                 now = time.monotonic()
-                if self.task_sets.last_error is not None:
+                if self.task_sets.error_in(namespace) is not None:
                     since = now
                 limit = REFUSED_SECONDS if isinstance(error, ForbiddenError) else DOWN_SECONDS
                 if now >= since + limit:

@@ -158,6 +158,8 @@ class AgentLoop:
         for key in actions.forget:
             del self._entries[key]
         for task in actions.begin:
+            if not self._context.served.includes(task.key.workflow.namespace):
+                continue  # answered when its namespace still was served
             entry = _ServedTask(
                 StepRunner(task, self._context, self._writer, self._note_workflow),
                 TrackedTask(TaskProgress.SERVING),
@@ -221,7 +223,7 @@ class AgentLoop:
                     await asyncio.sleep(MAX_PAUSE)  # the watch lags behind
                     task_sets = self._context.task_sets
                     seen = task_sets.get(key.workflow.task_set) is not None
-                    if seen or task_sets.last_error is not None:
+                    if seen or task_sets.error_in(key.workflow.namespace) is not None:
                         self._earlier_objects.setdefault(key, []).append(begun)
                     # Otherwise the agent of another instance id serves the task set.
                 case OrphanVerdict.LEFT:

@@ -209,7 +209,7 @@ class StepRunner:
         return orphans.list_begun(self._context.cluster, namespace, lambda key: key == self.key)
 
     async def _call_with_retries(self, function: Callable[[], T]) -> T:
-        result = await self._context.call_with_retries(function, self._pause)
+        result = await self._context.call_with_retries(function, self.key.workflow.namespace, self._pause)
         if self._vanished.is_set():
             raise VanishedError
         return result
