@@ -5,6 +5,7 @@ writes into the cache at once, so that no decision is based on a state older tha
 write.
 """
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -17,6 +18,7 @@ from edl_workflows.core.jobs.kind import Kind, Source
 from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.runtime.kube.cache import ObjectChange
 from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
+from edl_workflows.runtime.kube.informer import Informer
 from edl_workflows.runtime.kube.informer_group import (
     InformerGroup,
     NamespacedInformer,
@@ -27,6 +29,12 @@ from edl_workflows.runtime.kube.resources import ApiResource, Object, Scope, key
 from edl_workflows.runtime.kube.watch import EventType
 
 log = structlog.get_logger(__name__)
+
+REFUSED_SECONDS = 10.0
+"""How long `ObservedCluster.refresh` tries again in all, while lists are forbidden that are being watched:
+permissions may be missing for a moment while roles and tokens are renewed."""
+REFUSED_PAUSE = 0.5
+"""Seconds between these attempts."""
 
 
 class JobGroup(NamedTuple):
@@ -88,6 +96,7 @@ class ObservedCluster(InformerGroup):
         """Those of several namespaces in which something is not listed yet."""
         self._filters = bool(self._waiting or self._served.informers)
         """Whether objects may be observed in namespaces that are not served."""
+        self._namespace_listeners: list[NamespaceListener] = []
         self._served.on_change(self._report_namespace)
         self._by_source = {source: self._informer(connection, selection, source) for source in sources}
         informers = chain.from_iterable(informer.informers for informer in self._by_source.values())
@@ -104,6 +113,13 @@ class ObservedCluster(InformerGroup):
         if self._missing == self._definitions:
             return scopes
         return [scope for scope in scopes if scope.resource not in self._missing]
+
+    def wait_synced(self, seconds: float) -> bool:
+        """Wait until decisions can be made. Return False on time-out."""
+        synced = super().wait_synced(seconds)
+        for namespace in tuple(self._waiting):
+            self._note_listed(namespace)  # the informers' threads do so a moment later
+        return synced
 
     def is_missing(self, resource: ApiResource) -> bool:
         """Whether the API server lacks the definition of a resource."""
@@ -128,8 +144,9 @@ class ObservedCluster(InformerGroup):
         return namespace not in self._waiting and self._served.includes(namespace)
 
     def on_namespace(self, listener: NamespaceListener) -> None:
-        """See `ServedNamespaces.on_change`."""
-        self._served.on_change(listener)
+        """Call `listener` with each namespace whose jobs are reconciled from now on, or no longer, from an
+        informer's thread. `serves_namespace` gives the same answer."""
+        self._namespace_listeners.append(listener)
 
     def listen(self, source: Source, listener: Callable[[ObjectChange], None]) -> None:
         """Call `listener` with each change of a source's objects, except our own writes, from the informer's
@@ -165,24 +182,39 @@ class ObservedCluster(InformerGroup):
                     self._notify(group)
 
     def refresh(self) -> None:
-        """List everything anew, so that the caches contain all that was written before.
+        """List everything anew, so that the caches contain all that was written before. A namespace that
+        stays refused is left out, unless all are.
 
         Raises:
             EdlError: a list failed.
         """
+        deadline = time.monotonic() + REFUSED_SECONDS
         for source, informer in self._by_source.items():
             if source.api not in self._missing:
-                self._refresh(informer)
+                self._refresh(informer, deadline)
 
-    def _refresh(self, informer: NamespacedInformer) -> None:
-        for part in informer.informers:
+    def _refresh(self, informer: NamespacedInformer, deadline: float) -> None:
+        if len(informer.informers) == 1:
+            informer.informers[0].refresh(self._cluster)
+            return
+        refusals = [error for part in informer.informers if (error := self._refusal(part, deadline))]
+        if len(refusals) == len(informer.informers):
+            raise refusals[0]
+
+    def _refusal(self, informer: Informer, deadline: float) -> ForbiddenError | None:
+        """List anew. Return the error of a namespace that stays refused: its watch is refused, too, or the
+        deadline has passed."""
+        while True:
             try:
-                part.refresh(self._cluster)
+                informer.refresh(self._cluster)
             except ForbiddenError as error:
-                if len(informer.informers) == 1:
-                    raise
                 # Where the process may not list, it may not write either.
-                log.warning("not listed anew", watch=str(part.scope), error=str(error))
+                if isinstance(informer.last_error, ForbiddenError) or time.monotonic() >= deadline:
+                    log.warning("not listed anew", watch=str(informer.scope), error=str(error))
+                    return error
+                time.sleep(REFUSED_PAUSE)
+            else:
+                return None
 
     def _note_missing(self, resource: ApiResource, error: EdlError, _failures: int) -> None:
         if isinstance(error, NotFoundError):
@@ -217,6 +249,8 @@ class ObservedCluster(InformerGroup):
         log.info("namespace is served now" if served else "namespace is left alone now", namespace=namespace)
         if served:
             self._notify_namespace(namespace)
+        for listener in self._namespace_listeners:
+            listener(namespace, served)
 
     def _notify_namespace(self, namespace: str) -> None:
         """Report each group of a namespace as changed."""
@@ -232,7 +266,7 @@ class ObservedCluster(InformerGroup):
         listed = all(i.synced or i.scope.resource in self._missing for i in informers)
         if listed and namespace in self._waiting:
             self._waiting.discard(namespace)
-            self._notify_namespace(namespace)
+            self._report_namespace(namespace, True)
 
     def _informer(
         self, cluster: ClusterSource, selection: NamespaceSelection, source: Source
@@ -258,6 +292,7 @@ class ObservedCluster(InformerGroup):
         if source.api in self._definitions:
             informer.on_error(partial(self._note_missing, source.api))
             informer.on_sync(partial(self._note_served, source.api, informer))
-        for part in informer.informers if self._waiting else ():
-            part.on_sync(partial(self._note_listed, part.scope.namespace))
+        if self._waiting:
+            for part in informer.informers:
+                part.on_sync(partial(self._note_listed, part.scope.namespace))
         return informer
