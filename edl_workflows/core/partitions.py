@@ -2,12 +2,12 @@
 
 Each replica holds a slot, a Lease. A job belongs to the live slot with the highest weight for the job's name
 (rendezvous hashing), so a slot that comes or goes moves only its own jobs. A replica's partition is the jobs
-that belong to its slot. Two replicas never act on one job,
-although each looks at the Leases on its own. A new replica lists the Leases after it has got its slot, and
-acts on nothing before every other holder has acknowledged it, or its Lease has expired. A holder acknowledges
-a new one, in its own Lease, when its last decision about a job that now belongs to the new one is finished.
-A slot whose Lease has not been renewed for its whole duration no longer counts. Its holder has stopped before
-that, because it gives up earlier than the others give it up.
+that belong to its slot. Two replicas never act on one job, although each looks at the Leases on its own. A
+new replica lists the Leases after it has got its slot, and acts on nothing before every other holder has
+acknowledged it, or its Lease has expired. A holder acknowledges a new one, in its own Lease, when its last
+decision about a job that now belongs to the new one is finished. A slot whose Lease has not been renewed for
+its whole duration no longer counts. Its holder has stopped before that, because it gives up earlier than the
+others give it up.
 
 Times are monotonic seconds of the replica that looks; the times in a Lease are those of other clocks.
 """

@@ -57,7 +57,7 @@ class ManagerOptions:
     """How to run the loop.
 
     Attributes:
-        namespaces: whose jobs are reconciled.
+        namespaces: the namespaces whose jobs are reconciled.
         workers: number of jobs reconciled concurrently; workers mostly wait for the API server.
         settings: settings of the installation.
         kinds: the kinds to reconcile.

@@ -42,7 +42,7 @@ class ServerOptions:
     """Options of a server.
 
     Attributes:
-        namespaces: whose jobs are served.
+        namespaces: the namespaces whose jobs are served.
         host, port: where the API listens; port 0 for any free one.
         metrics_host: address of the health and metrics endpoints.
         metrics_port: their port; None for no endpoints.
