@@ -18,7 +18,7 @@ import yaml
 from edl_workflows.core.exceptions import EdlError, StageTimeoutError
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.kubernetes import names
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.install import rbac, workloads
 from edl_workflows.pipelines.install.admission import admission_policies
 from edl_workflows.pipelines.install.crds import render_yaml
@@ -329,7 +329,7 @@ def installed(bed: Bed, cluster: Cluster, name: str, image: str, change: Change)
     options = InstallOptions(
         image,
         f"{name}-system",
-        one_namespace(f"{name}-jobs"),
+        NamespaceSelection.of(f"{name}-jobs"),
         ("all",),
         pull_policy=PullPolicy.NEVER,
         parts=parts,

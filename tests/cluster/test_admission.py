@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.core.kubernetes import names
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.install import rbac
 from edl_workflows.pipelines.install.admission import admission_policies
 from edl_workflows.pipelines.install.manifests import installation_manifests
@@ -68,7 +68,7 @@ def guarded(bed: Bed, cluster: Cluster) -> Iterator[Guarded]:
     options = InstallOptions(
         "registry.example/edl:1",
         f"{own}-system",
-        one_namespace(own),
+        NamespaceSelection.of(own),
         kinds=("all",),
         master_accounts=(SHARED,),
     )

@@ -15,7 +15,7 @@ from edl_workflows.core.jobs.kinds import kind_of
 from edl_workflows.core.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec, ScalePlanPhase
 from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.core.kubernetes import names
-from edl_workflows.core.kubernetes.namespaces import NamespaceSelection, one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.argo.api import WORKFLOWS
 from edl_workflows.pipelines.install import flow_control, rbac
 from edl_workflows.pipelines.install.crds import render_yaml
@@ -93,7 +93,7 @@ def test_another_team_uninstalls(here: Installed, bed: Bed, cluster: Cluster) ->
     options = InstallOptions(
         "registry.example/edl:1",
         own,
-        one_namespace(f"{own}-jobs"),
+        NamespaceSelection.of(f"{own}-jobs"),
         kinds=("all",),
         pull_policy=PullPolicy.NEVER,
     )

@@ -10,7 +10,7 @@ from hypothesis import given
 from schemathesis.generation import GenerationMode
 
 from edl_workflows.core.kubernetes.api import DI_JOBS
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.process.rate_limit import RateLimit
@@ -50,7 +50,7 @@ def url(cluster: Cluster) -> Iterator[str]:
     admission = Admission(admin_token=ADMIN, per_client=UNLIMITED, per_job=UNLIMITED)
     running = DiServer(
         cluster,
-        ServerOptions(namespaces=one_namespace(cluster.namespace), port=0, admission=admission),
+        ServerOptions(namespaces=NamespaceSelection.of(cluster.namespace), port=0, admission=admission),
     )
     with running.serving() as found:
         eventually_ready(running)

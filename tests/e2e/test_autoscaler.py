@@ -11,7 +11,7 @@ import pytest
 from edl_workflows.core.jobs.training_job.kind import TRAINING_JOB
 from edl_workflows.core.jobs.training_job.model import TrainingJobPhase
 from edl_workflows.core.kubernetes.api import TRAINING_JOBS
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.stages.delete import DELETE, DeleteRequest
 from edl_workflows.runtime.kube import client, events
 from edl_workflows.runtime.kube.connect import Cluster
@@ -35,7 +35,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         connection = found.client()
         scaler = AutoscalerOptions(period=2, cool_down=4, max_load={"cpu": 1.0, "memory": 1.0})
         manager = ManagerOptions(
-            one_namespace(connection.namespace), kinds=(TRAINING_JOB,), autoscaler=scaler
+            NamespaceSelection.of(connection.namespace), kinds=(TRAINING_JOB,), autoscaler=scaler
         )
         controller = run_in_thread(connection, RunOptions(manager=manager))
         assert controller.wait_ready(30)

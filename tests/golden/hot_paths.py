@@ -19,7 +19,7 @@ from typing import Any
 import urllib3
 
 from edl_workflows.core.jobs.kinds import KINDS, kind_of
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.core.protocol.datasets import (
     AckReply,
     AckRequest,
@@ -242,7 +242,7 @@ def _observe_events() -> Path:
     cluster = Cluster(api_client=None, namespace="default", key="none")
     world = ObservedCluster(
         cluster,
-        one_namespace("default"),
+        NamespaceSelection.of("default"),
         (kind.source,),
         (kind.source.api,),
         lambda _group: None,

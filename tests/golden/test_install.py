@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from edl_workflows.core.kubernetes.namespaces import NamespaceSelection, one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.install.crds import render_yaml
 from edl_workflows.pipelines.install.manifests import installation_manifests
 from edl_workflows.pipelines.install.options import InstallOptions, InstallPart, PullPolicy
@@ -17,7 +17,7 @@ CASES = {
     "one-namespace": InstallOptions(
         image="registry.example/edl-workflows:1",
         namespace="edl",
-        jobs_namespaces=one_namespace("training"),
+        jobs_namespaces=NamespaceSelection.of("training"),
         kinds=("all",),
         replicas=3,
         pull_policy=PullPolicy.ALWAYS,

@@ -76,6 +76,11 @@ class NamespaceSelection:
         if self.selector:
             _parse(self.selector)
 
+    @classmethod
+    def of(cls, name: str) -> "NamespaceSelection":
+        """The namespace of this name, or all for ""."""
+        return cls((name,) if name else ())
+
     @property
     def is_everything(self) -> bool:
         """Whether all namespaces are served."""
@@ -100,11 +105,6 @@ class NamespaceSelection:
 
     def __str__(self) -> str:
         return ", ".join(self.names) or self.selector or "(all)"
-
-
-def one_namespace(name: str) -> NamespaceSelection:
-    """The selection of one namespace, or of all for ""."""
-    return NamespaceSelection((name,) if name else ())
 
 
 def _parse(selector: str) -> list[LabelRequirement]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.kubernetes.label_selector import parse_selector
-from edl_workflows.core.kubernetes.namespaces import MAX_NAMES, NamespaceSelection, one_namespace
+from edl_workflows.core.kubernetes.namespaces import MAX_NAMES, NamespaceSelection
 
 LABELS = st.dictionaries(st.sampled_from(["app", "tier"]), st.sampled_from(["x", "y", ""]))
 
@@ -44,8 +44,8 @@ def test_wrong_selections_are_refused(wrong: dict[str, Any], complaint: str) -> 
     ("selection", "scopes", "text"),
     [
         (NamespaceSelection(), ("",), "(all)"),
-        (one_namespace(""), ("",), "(all)"),
-        (one_namespace("a"), ("a",), "a"),
+        (NamespaceSelection.of(""), ("",), "(all)"),
+        (NamespaceSelection.of("a"), ("a",), "a"),
         (NamespaceSelection(("b", "a")), ("b", "a"), "b, a"),
         (NamespaceSelection(selector="team in (a,b)"), ("",), "team in (a,b)"),
     ],

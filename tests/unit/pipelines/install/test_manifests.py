@@ -14,7 +14,7 @@ from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.jobs.elastic_job import pods
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.kubernetes import names
-from edl_workflows.core.kubernetes.namespaces import NamespaceSelection, one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.core.partitions import MAX_PARTITIONS
 from edl_workflows.pipelines.argo.agent import run as argo_agent
 from edl_workflows.pipelines.cli.services import crds
@@ -35,7 +35,7 @@ ALL = ("all",)
 OPTIONS = [
     InstallOptions(IMAGE, "edl-system", jobs, ALL, 2, policy, secrets, parts)
     for jobs, policy, secrets, parts in itertools.product(
-        (NamespaceSelection(), one_namespace("training"), NamespaceSelection(("training", "vision"))),
+        (NamespaceSelection(), NamespaceSelection.of("training"), NamespaceSelection(("training", "vision"))),
         (None, PullPolicy.NEVER),
         ((), ("a", "b")),
         (frozenset[InstallPart](), frozenset(InstallPart)),
@@ -118,9 +118,9 @@ def test_what_installations_share_is_apart(options: InstallOptions) -> None:
 
 SELECTIONS = (
     NamespaceSelection(),
-    one_namespace("leader-election"),
-    one_namespace("controller"),
-    one_namespace("edl-e"),
+    NamespaceSelection.of("leader-election"),
+    NamespaceSelection.of("controller"),
+    NamespaceSelection.of("edl-e"),
     NamespaceSelection(("training", "vision")),
     NamespaceSelection(selector="team=vision"),
     NamespaceSelection(selector="team"),
@@ -228,7 +228,7 @@ def test_the_autoscaler_gets_what_it_needs() -> None:
     }
     assert "--autoscaler" in command
     with pytest.raises(InvalidError, match="whole cluster"):
-        InstallOptions(image=IMAGE, jobs_namespaces=one_namespace("training"), autoscaler=True)
+        InstallOptions(image=IMAGE, jobs_namespaces=NamespaceSelection.of("training"), autoscaler=True)
 
 
 def test_an_elastic_job_is_changed_by_plans_alone() -> None:
@@ -284,7 +284,7 @@ def test_a_selector_of_namespaces_gets_rights_to_follow_it() -> None:
     ("selection", "arguments"),
     [
         (NamespaceSelection(), ["--all-namespaces"]),
-        (one_namespace("a"), ["--namespace", "a"]),
+        (NamespaceSelection.of("a"), ["--namespace", "a"]),
         (NamespaceSelection(("b", "a")), ["--jobs-namespace", "b", "--jobs-namespace", "a"]),
         (NamespaceSelection(selector="t in (a,b)"), ["--jobs-namespace-selector", "t in (a,b)"]),
     ],
@@ -440,7 +440,7 @@ def test_brain_has_the_rights_that_its_monitor_needs(sqlite_store: BrainStore, t
     assert rights(rbac.brain_rules()) == expected
     assert container["command"].count("--monitor") == spec["template"]["spec"]["automountServiceAccountToken"]
 
-    options, spec, container = brain(jobs_namespaces=one_namespace("training"))
+    options, spec, container = brain(jobs_namespaces=NamespaceSelection.of("training"))
     assert "--monitor" not in container["command"]
     assert not spec["template"]["spec"]["automountServiceAccountToken"]
     assert not [role for role in of_kind(options, "Role") if role["metadata"]["name"] == names.BRAIN]
@@ -456,7 +456,7 @@ def test_nodes_are_read_where_all_namespaces_are_served() -> None:
 
     assert reads_nodes(kinds=("DIJob",))
     assert not reads_nodes()
-    assert not reads_nodes(kinds=("DIJob",), jobs_namespaces=one_namespace("training"))
+    assert not reads_nodes(kinds=("DIJob",), jobs_namespaces=NamespaceSelection.of("training"))
 
 
 def test_the_agent_has_its_lease() -> None:

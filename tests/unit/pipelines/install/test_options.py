@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.core.exceptions import EdlError
-from edl_workflows.core.kubernetes.namespaces import NamespaceSelection, one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.install.options import InstallOptions, InstallPart
 
 IMAGE = "registry.example/edl:1"
@@ -18,7 +18,7 @@ IMAGE = "registry.example/edl:1"
         ({"image": "a b"}, "image 'a b'"),
         ({"namespace": ""}, "namespace ''"),
         ({"namespace": "Edl"}, "namespace 'Edl'"),
-        ({"jobs_namespaces": one_namespace("edl-system")}, "the controller's own namespace"),
+        ({"jobs_namespaces": NamespaceSelection.of("edl-system")}, "the controller's own namespace"),
         ({"jobs_namespaces": NamespaceSelection(("a", "edl-system"))}, "the controller's own namespace"),
         ({"jobs_namespaces": NamespaceSelection(("a", "b")), "autoscaler": True}, "the autoscaler needs"),
         ({"replicas": 0}, "0 replicas"),

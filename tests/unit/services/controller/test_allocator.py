@@ -15,7 +15,7 @@ import structlog
 from edl_workflows.core.jobs.di_job.kind import DI_JOB
 from edl_workflows.core.kubernetes.api import DI_JOBS, PODS
 from edl_workflows.core.kubernetes.names import SCENARIO_ANNOTATION
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.core.partitions import owner_of
 from edl_workflows.core.scaling.first_fit import FirstFitPolicy
 from edl_workflows.runtime.kube import client
@@ -43,7 +43,7 @@ _ROOT = Path(__file__).parents[4]
 def options(cluster: Cluster) -> RunOptions:
     """For the test's namespace; the cycle is too long to help a test."""
     manager = ManagerOptions(
-        namespaces=one_namespace(cluster.namespace),
+        namespaces=NamespaceSelection.of(cluster.namespace),
         kinds=(DI_JOB,),
         allocator=AllocatorOptions(period=3600),
     )

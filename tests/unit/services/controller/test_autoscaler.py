@@ -18,7 +18,7 @@ from edl_workflows.core.jobs.scale_plan.model import ReplicaResourceSpec
 from edl_workflows.core.jobs.training_job.kind import TRAINING_JOB
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.kubernetes.api import DI_JOBS, ELASTIC_JOBS, SCALE_PLANS, TRAINING_JOBS, ApiResource
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.stages.autoscale import AUTOSCALE, AutoscaleRequest
 from edl_workflows.pipelines.stages.scale import SCALE, ScaleRequest
 from edl_workflows.pipelines.waiting.identity import StageIdentity
@@ -53,7 +53,9 @@ def start(cluster: Cluster) -> Iterator[Callable[[AutoscalerOptions], RunningCon
 
     def run(options: AutoscalerOptions) -> RunningController:
         kinds = (TRAINING_JOB, DI_JOB, ELASTIC_JOB, SCALE_PLAN)
-        manager = ManagerOptions(namespaces=one_namespace(cluster.namespace), kinds=kinds, autoscaler=options)
+        manager = ManagerOptions(
+            namespaces=NamespaceSelection.of(cluster.namespace), kinds=kinds, autoscaler=options
+        )
         running.append(run_in_thread(cluster, RunOptions(manager=manager)))
         assert running[-1].wait_ready(240)
         return running[-1]

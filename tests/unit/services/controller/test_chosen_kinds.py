@@ -2,7 +2,7 @@
 
 from edl_workflows.core.jobs.kinds import choose_kinds
 from edl_workflows.core.kubernetes.api import PODS
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.waiting.ownership import resource_of
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
@@ -27,7 +27,7 @@ def test_other_kinds_are_left_alone(cluster: Cluster) -> None:
     }
     client.create(cluster, tf_job)
     options = ManagerOptions(
-        namespaces=one_namespace(cluster.namespace), kinds=choose_kinds(("ElasticJob", "ScalePlan"))
+        namespaces=NamespaceSelection.of(cluster.namespace), kinds=choose_kinds(("ElasticJob", "ScalePlan"))
     )
     running = run_in_thread(cluster, RunOptions(manager=options))
     try:

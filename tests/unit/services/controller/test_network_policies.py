@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from edl_workflows.core.jobs.actions import InstallationSettings
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import CRDS, NETWORK_POLICIES, PODS, Scope
@@ -56,7 +56,7 @@ def test_a_job_gets_its_policy_once(cluster: Cluster) -> None:
     settings = InstallationSettings(network_policies=True)
     running = run_in_thread(
         cluster,
-        RunOptions(manager=ManagerOptions(one_namespace(cluster.namespace), settings=settings)),
+        RunOptions(manager=ManagerOptions(NamespaceSelection.of(cluster.namespace), settings=settings)),
     )
     try:
         assert running.wait_ready(240)

@@ -9,7 +9,7 @@ import pytest
 
 from edl_workflows.core.exceptions import ForbiddenError, UnavailableError
 from edl_workflows.core.jobs.actions import Actions
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.events import Recorder
@@ -28,7 +28,9 @@ def pod(number: int) -> dict[str, Any]:
 @pytest.fixture
 def applier() -> Iterator[Applier]:
     """One that writes to no API server."""
-    world = ObservedCluster(CLUSTER, one_namespace("default"), (), (), lambda _group: None, lambda *_: None)
+    world = ObservedCluster(
+        CLUSTER, NamespaceSelection.of("default"), (), (), lambda _group: None, lambda *_: None
+    )
     made = Applier(CLUSTER, world, Recorder(CLUSTER, "test"), lambda: None)
     yield made
     made.stop()

@@ -10,7 +10,7 @@ from edl_workflows.core.backoff import Backoff
 from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.core.jobs.kinds import choose_kinds
 from edl_workflows.core.kubernetes import names
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.core.partitions import owner_of
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
@@ -48,7 +48,7 @@ class Replicas:
         namespace = self.cluster.namespace
         election = Election(namespace, identity=identity, retry_seconds=0.2)
         kinds = choose_kinds(("ElasticJob", "ScalePlan"))
-        options = ManagerOptions(one_namespace(namespace), 2, kinds=kinds, partitions=2)
+        options = ManagerOptions(NamespaceSelection.of(namespace), 2, kinds=kinds, partitions=2)
         self.running[identity] = run_in_thread(self.cluster, RunOptions(manager=options, election=election))
         assert self.running[identity].wait_ready(240)
         return self.running[identity]
@@ -152,7 +152,7 @@ def run_until_idle(cluster: Cluster, partition: Partition) -> tuple[set[str], se
     partition.begin(0, frozenset({0, 1}))
     own = {job for job, group in groups.items() if owner_of(group, (0, 1)) == 0}
     options = ManagerOptions(
-        one_namespace(cluster.namespace),
+        NamespaceSelection.of(cluster.namespace),
         2,
         kinds=choose_kinds(("ElasticJob", "ScalePlan")),
         partitions=2,
@@ -202,7 +202,7 @@ def test_a_failed_take_over_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager, "TAKE_OVER_BACKOFF", Backoff(first=3600.0, most=3600.0))
     replica = Manager(
         cluster,
-        ManagerOptions(one_namespace("ns"), partitions=2),
+        ManagerOptions(NamespaceSelection.of("ns"), partitions=2),
         ControllerMetrics(),
         lambda: None,
         partition,

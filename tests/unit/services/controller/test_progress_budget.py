@@ -11,7 +11,7 @@ from edl_workflows.core.jobs.elastic_job.kind import ELASTIC_JOBS as JOBS
 from edl_workflows.core.jobs.kinds import choose_kinds
 from edl_workflows.core.jobs.left_alone import LEFT_ALONE
 from edl_workflows.core.kubernetes import names
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.core.partitions import owner_of
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster, RequestRecord
@@ -44,7 +44,7 @@ class Installation:
         self._observed = cluster.observed_by(self._note_request)
         self._world = ObservedCluster(
             self._observed,
-            one_namespace(cluster.namespace),
+            NamespaceSelection.of(cluster.namespace),
             (JOBS,),
             (JOBS.api,),
             lambda _group: None,
@@ -231,7 +231,7 @@ def test_a_controller_publishes_the_period(cluster: Cluster, monkeypatch: pytest
     """A controller counts the jobs again and again, and a job that has begun to run gets the period."""
     monkeypatch.setattr(progress_budget, "LOOK_SECONDS", 0.1)
     settings = InstallationSettings(progress_writes_per_second=0.1 / 60)
-    options = ManagerOptions(one_namespace(cluster.namespace), 2, settings, choose_kinds(()))
+    options = ManagerOptions(NamespaceSelection.of(cluster.namespace), 2, settings, choose_kinds(()))
     manager = Manager(cluster, options, ControllerMetrics(), lambda: None)
     manager.start()
     try:

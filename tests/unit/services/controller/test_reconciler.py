@@ -14,7 +14,7 @@ from edl_workflows.core.jobs.elastic_job.model import ElasticJob
 from edl_workflows.core.jobs.kind import Source
 from edl_workflows.core.jobs.kinds import kind_of
 from edl_workflows.core.kubernetes import names
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.runtime.kube import client, events
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import CONFIG_MAPS, ELASTIC_JOBS, Scope
@@ -42,7 +42,9 @@ class Loop:
             return decide(job, observed)
 
         kind = replace(kind_of("ElasticJob"), reconcile=reconcile, observes=(WATCHED_CONFIG_MAPS,))
-        options = ManagerOptions(namespaces=one_namespace(self.cluster.namespace), workers=2, kinds=(kind,))
+        options = ManagerOptions(
+            namespaces=NamespaceSelection.of(self.cluster.namespace), workers=2, kinds=(kind,)
+        )
         self.manager = Manager(self.cluster, options, ControllerMetrics(), self._guard)
         self.manager.start()
         assert self.manager.world.wait_synced(240)
@@ -344,7 +346,7 @@ def test_kinds_with_labels_of_their_own_see_their_own_children(cluster: Cluster)
     other = Source(WATCHED_CONFIG_MAPS.api, lambda m: m["metadata"]["labels"]["other/job"], "other/job")
     world = ObservedCluster(
         cluster,
-        one_namespace(cluster.namespace),
+        NamespaceSelection.of(cluster.namespace),
         (WATCHED_CONFIG_MAPS, other),
         (),
         lambda _: None,

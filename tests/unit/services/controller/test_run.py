@@ -8,7 +8,7 @@ import pytest
 
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.kubernetes import names
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.runtime.kube import client, events
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import (
@@ -33,7 +33,7 @@ from tests.unit.services.controller.support import auto_plan, crds, elastic_job,
 @pytest.fixture
 def options(cluster: Cluster) -> RunOptions:
     """For the test's namespace."""
-    return RunOptions(manager=ManagerOptions(namespaces=one_namespace(cluster.namespace)))
+    return RunOptions(manager=ManagerOptions(namespaces=NamespaceSelection.of(cluster.namespace)))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from edl_workflows.core.jobs.elastic_job.kind import CONFIG_MAPS, SECRETS
 from edl_workflows.core.jobs.kinds import choose_kinds
 from edl_workflows.core.kubernetes import api, names
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import Object, version_of
@@ -30,7 +30,7 @@ class SteadyJob:
         self.cluster = cluster
         self._metrics = ControllerMetrics()
         options = ManagerOptions(
-            namespaces=one_namespace(cluster.namespace), workers=2, kinds=choose_kinds(())
+            namespaces=NamespaceSelection.of(cluster.namespace), workers=2, kinds=choose_kinds(())
         )
         self.manager = Manager(cluster, options, self._metrics, lambda: None)
         self.group = JobGroup(cluster.namespace, "mnist")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import LEASES
@@ -53,7 +53,7 @@ def test_an_end_takes_no_longer_than_it_may(cluster: Cluster, monkeypatch: pytes
     monkeypatch.setattr(manager_module, "time", SimpleNamespace(monotonic=clock.monotonic), raising=False)
     manager = Manager(
         cluster,
-        ManagerOptions(one_namespace(cluster.namespace), workers=4),
+        ManagerOptions(NamespaceSelection.of(cluster.namespace), workers=4),
         ControllerMetrics(),
         lambda: None,
     )
@@ -71,7 +71,7 @@ def test_the_lease_is_kept_while_work_in_hand_is_finished(
 ) -> None:
     """A controller that stops finishes the decisions in progress before it releases the lease."""
     election = Election(cluster.namespace, identity="first", retry_seconds=0.1)
-    options = RunOptions(manager=ManagerOptions(one_namespace(cluster.namespace)), election=election)
+    options = RunOptions(manager=ManagerOptions(NamespaceSelection.of(cluster.namespace)), election=election)
     running = run_in_thread(cluster, options)
     assert running.wait_ready(240)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.services.di_server.guard import Admission
 from edl_workflows.services.di_server.server import DiServer, ServerOptions
@@ -25,7 +25,7 @@ def api(cluster: Cluster, admission: Admission) -> Iterator[Api]:
     """A running DI server, asked by the administrator."""
     running = DiServer(
         cluster,
-        ServerOptions(namespaces=one_namespace(cluster.namespace), port=0, admission=admission),
+        ServerOptions(namespaces=NamespaceSelection.of(cluster.namespace), port=0, admission=admission),
     )
     with running.serving() as url:
         eventually_ready(running)

@@ -8,7 +8,7 @@ import pytest
 
 from edl_workflows.core.jobs.di_job.kind import DI_JOB
 from edl_workflows.core.kubernetes.api import DI_JOBS, PODS
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.resources import Scope
@@ -28,7 +28,9 @@ def controller(cluster: Cluster) -> Iterator[RunningController]:
     """One that makes the pods of DIJobs."""
     running = run_in_thread(
         cluster,
-        RunOptions(manager=ManagerOptions(namespaces=one_namespace(cluster.namespace), kinds=(DI_JOB,))),
+        RunOptions(
+            manager=ManagerOptions(namespaces=NamespaceSelection.of(cluster.namespace), kinds=(DI_JOB,))
+        ),
     )
     assert running.wait_ready(240)
     yield running

@@ -9,7 +9,7 @@ from typing import Any
 
 from edl_workflows.core.exceptions import EdlError
 from edl_workflows.core.kubernetes.api import ApiResource
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.argo.agent.run import ArgoAgent, ArgoAgentOptions
 from edl_workflows.pipelines.argo.api import (
     COMPLETED_LABEL,
@@ -190,7 +190,9 @@ class Argo:
 @contextlib.contextmanager
 def running(cluster: Cluster, options: ArgoAgentOptions | None = None) -> Iterator[ArgoAgent]:
     """An agent in a thread, for the handle's namespace; at the end it is stopped as by SIGTERM."""
-    agent = ArgoAgent(cluster, options or ArgoAgentOptions(namespaces=one_namespace(cluster.namespace)))
+    agent = ArgoAgent(
+        cluster, options or ArgoAgentOptions(namespaces=NamespaceSelection.of(cluster.namespace))
+    )
     stop, errors = threading.Event(), list[EdlError]()
 
     def run() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.core.jobs.kinds import KINDS
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.argo.agent import progress, task_actions
 from edl_workflows.pipelines.argo.agent.deadlines import PASSED_ANNOTATION
 from edl_workflows.pipelines.argo.agent.run import ArgoAgent, ArgoAgentOptions
@@ -274,7 +274,9 @@ def test_only_the_asked_for_workflows_are_served(cluster: Cluster, argo: Argo, s
     for name in ("mine", "other"):
         argo.start(name)
         argo.add(name, "n1", body("submit", manifest=elastic_job(name, ends="Succeeded")))
-    with running(cluster, ArgoAgentOptions(namespaces=one_namespace(cluster.namespace), workflow="mine")):
+    with running(
+        cluster, ArgoAgentOptions(namespaces=NamespaceSelection.of(cluster.namespace), workflow="mine")
+    ):
         answered(argo, "mine", "n1", "Succeeded")
     assert set(jobs(cluster)) == {"mine"}
 
@@ -352,7 +354,7 @@ def test_jobs_of_another_instance_are_left_alone(cluster: Cluster, argo: Argo, s
     """The agent of one Argo controller leaves alone what that of another has begun."""
     argo.start("theirs", instance="blue")
     argo.start("ours")
-    blue = ArgoAgentOptions(namespaces=one_namespace(cluster.namespace), instance="blue")
+    blue = ArgoAgentOptions(namespaces=NamespaceSelection.of(cluster.namespace), instance="blue")
     with running(cluster, blue):
         argo.add("theirs", "n1", body("submit", manifest=elastic_job("theirs")))
         argo.add("ours", "n1", body("submit", manifest=elastic_job("ours")))

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from edl_workflows.core.exceptions import UnavailableError
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.argo.agent.run import ArgoAgent, ArgoAgentOptions
 from edl_workflows.pipelines.argo.executor_plugin import (
     MAX_BODY,
@@ -95,7 +95,9 @@ def test_a_pod_that_ends_with_its_workflow_cancels_first(
     job. It serves its workflow whatever instance of Argo's controller runs it."""
     argo.start("w", instance="blue")
     argo.add("w", "n1", body("submit", manifest=elastic_job()))
-    options = ArgoAgentOptions(namespaces=one_namespace(cluster.namespace), workflow="w", drain_seconds=30)
+    options = ArgoAgentOptions(
+        namespaces=NamespaceSelection.of(cluster.namespace), workflow="w", drain_seconds=30
+    )
     stop = threading.Event()
     thread = threading.Thread(target=ArgoAgent(cluster, options).run, args=(stop,), daemon=True)
     thread.start()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.argo.agent.run import ArgoAgent, ArgoAgentOptions
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
@@ -44,7 +44,7 @@ def test_replicas_take_turns(cluster: Cluster, argo: Argo, stand_in: StandIn) ->
 
     def options(name: str) -> ArgoAgentOptions:
         election = Election(cluster.namespace, "turns", name, retry_seconds=0.1)
-        return ArgoAgentOptions(namespaces=one_namespace(cluster.namespace), election=election)
+        return ArgoAgentOptions(namespaces=NamespaceSelection.of(cluster.namespace), election=election)
 
     with running(cluster, options("first")) as first:
         eventually(lambda: "mnist" in jobs(cluster), "the job")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.core.exceptions import EdlError, InvalidError
-from edl_workflows.core.kubernetes.namespaces import one_namespace
+from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.pipelines.argo.agent import result_writer
 from edl_workflows.pipelines.argo.agent.context import AgentContext
 from edl_workflows.pipelines.argo.agent.metrics import ArgoAgentMetrics
@@ -54,7 +54,7 @@ def tasks(argo: Argo) -> dict[str, OpenTask]:
 
 def _writer(cluster: Cluster) -> ResultWriter:
     """The writer of an agent whose watch has seen the task set as it is now."""
-    source, namespaces = ClusterSource.of(cluster), one_namespace(cluster.namespace)
+    source, namespaces = ClusterSource.of(cluster), NamespaceSelection.of(cluster.namespace)
     task_sets = NamespacedInformer(source, Scope(WORKFLOW_TASK_SETS), namespaces.scopes)
     task_sets.put(client.get(cluster, WORKFLOW_TASK_SETS, "w"))
     return ResultWriter(
