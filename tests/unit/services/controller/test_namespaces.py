@@ -196,8 +196,8 @@ def test_a_namespace_that_may_not_be_read_stops_no_scaling(
         eventually(lambda: watches.running().wait_synced(0.1))
         farm.add("b", 1)
         client.patch_status(allowed, PODS, "busy", {"phase": "Succeeded"})
-        assert asked.wait(30)
-        assert freed.wait(30)
+        assert asked.wait(240)
+        assert freed.wait(240)
     finally:
         watches.rest()
 

@@ -71,7 +71,7 @@ def test_a_namespace_that_may_not_be_read_stops_no_other(
     admission = Admission(admin_token=ADMIN, per_client=UNLIMITED, per_job=UNLIMITED)
     running = DiServer(cluster, ServerOptions(namespaces=selection, port=0, admission=admission))
     with running.serving() as url:
-        eventually(lambda: not running.waits_for(), 30)
+        eventually(lambda: not running.waits_for())
         here, there = Api(url, cluster), Api(url, refused)
         assert here.ask("GET", here.path()).status_code == 200
         answer = there.ask("GET", there.path())

@@ -97,7 +97,7 @@ def test_a_namespace_that_may_not_be_read_stops_no_other(
     refusing = {refused.namespace}
     refuse_lists(monkeypatch, refusing)
     with running(cluster, options) as agent:
-        eventually(lambda: set(jobs(cluster)) == {"allowed"}, "the step in the other namespace", 30)
+        eventually(lambda: set(jobs(cluster)) == {"allowed"}, "the step in the other namespace")
         assert agent._watches.waits_for() == []
         refusing.clear()
         eventually(lambda: set(jobs(refused)) == {"late"}, "the steps in this one")
