@@ -139,13 +139,13 @@ def _is_abandoned(now: float, options: RetentionOptions) -> ColumnElement[bool]:
     """Condition for the states of jobs that the monitor has seen to be gone, and of those that it does not
     see and that no master has written for long."""
     job = exists().where(_of_same_job(JOB, STATE))
-    gone = and_(job.where(JOB.c.gone < now - GONE_SECONDS), STATE.c.heard < now - GONE_SECONDS)
+    is_gone = and_(job.where(JOB.c.gone < now - GONE_SECONDS), STATE.c.heard < now - GONE_SECONDS)
     is_seen = job.where(JOB.c.seen != "", JOB.c.gone.is_(None))
-    return or_(gone, and_(STATE.c.heard < now - options.state_days * DAY, not_(is_seen)))
+    return or_(is_gone, and_(STATE.c.heard < now - options.state_days * DAY, not_(is_seen)))
 
 
-def _of_same_job(one: Table, other: Table) -> ColumnElement[bool]:
-    return and_(one.c.namespace == other.c.namespace, one.c.uid == other.c.uid)
+def _of_same_job(left: Table, right: Table) -> ColumnElement[bool]:
+    return and_(left.c.namespace == right.c.namespace, left.c.uid == right.c.uid)
 
 
 def _superfluous(table: Table, since: float, before: float, seconds: int) -> ColumnElement[bool]:

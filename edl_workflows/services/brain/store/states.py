@@ -34,9 +34,16 @@ def claim_state(connection: Connection, job: JobStateKey, now: float) -> Claimed
         job: whose state.
         now: Unix seconds.
     """
+    # Above the terms of snapshots whose state was lost: otherwise they would sort as the newest.
+    first_term = select(func.coalesce(func.max(SNAPSHOT.c.term), 0) + 1).where(*_own_snapshots(job))
     make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     first = make(STATE).values(
-        namespace=job.namespace, uid=job.uid, name=job.name, term=1, number=0, heard=now
+        namespace=job.namespace,
+        uid=job.uid,
+        name=job.name,
+        term=first_term.scalar_subquery(),
+        number=0,
+        heard=now,
     )
     following = {"term": STATE.c.term + 1, "number": 0, "name": job.name, "heard": now}
     keys = list(STATE.primary_key)

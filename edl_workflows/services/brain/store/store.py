@@ -160,7 +160,8 @@ class BrainStore(StoreReader):
         return self._writer.call(lambda connection: states.write_state(connection, write, now))
 
     def remove(self, table: Table, which: ColumnElement[bool], most: int) -> int:
-        """Remove up to `most` of these rows. Return how many were removed.
+        """Choose up to `most` of these rows, and remove those that still meet the condition then. Return how
+        many were chosen.
 
         Raises:
             UnavailableError: as `record`.
@@ -174,6 +175,6 @@ class BrainStore(StoreReader):
                 for row_key in connection.execute(select(*keys).where(which).limit(most)).mappings()
             ]
         if row_keys:
-            removal = delete(table).where(*(column == bindparam(column.name) for column in keys))
+            removal = delete(table).where(*(column == bindparam(column.name) for column in keys), which)
             self._writer.call(lambda connection: connection.execute(removal, row_keys)).result()
         return len(row_keys)

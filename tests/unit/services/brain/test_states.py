@@ -1,13 +1,13 @@
 """The states of jobs in Brain's store, on SQLite and PostgreSQL."""
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from alembic.script import ScriptDirectory
-from sqlalchemy import func, select, text
+from sqlalchemy import delete, func, select, text
 
 from edl_workflows.core.exceptions import ConflictError, NotFoundError
 from edl_workflows.core.protocol.brain import JobStateKey, StateSnapshot, StateVersion, StateWrite
@@ -17,6 +17,7 @@ from edl_workflows.services.brain.store.records import JobReport
 from edl_workflows.services.brain.store.retention import DAY, Retention, RetentionOptions
 from edl_workflows.services.brain.store.store import BrainStore
 from edl_workflows.services.brain.store.tables import JOB, SNAPSHOT, STATE
+from edl_workflows.services.brain.store.writer import Work
 from tests.unit.services.brain import support
 from tests.unit.services.brain.support import facts, sample
 
@@ -75,6 +76,19 @@ def test_only_the_newest_term_and_number_write(store: BrainStore) -> None:
     with pytest.raises(ConflictError, match="another master of job team/mnist has taken its state over"):
         write(store, 1, 6)
     assert claim(store) == (3, ["1.5"])
+
+
+def test_a_state_that_was_lost_continues_after_its_snapshots(store: BrainStore) -> None:
+    """Without its row, as after a damage, a state gets a term above those of its snapshots, so that what is
+    written next is the newest."""
+    for _ in range(3):
+        claim(store)
+    write(store, 3, 1)
+    with database.write_transaction(store.engine) as connection:
+        connection.execute(delete(STATE))
+    assert claim(store) == (4, ["3.1"])
+    write(store, 4, 1, before=(3, 1))
+    assert claim(store) == (5, ["4.1", "3.1"])
 
 
 def test_masters_that_claim_at_the_same_time_get_different_terms(database_url: str) -> None:
@@ -136,6 +150,27 @@ def test_a_state_that_is_written_is_not_removed(store: BrainStore) -> None:
     write(store, 1, 1, now=NOW + HOUR)
     Retention(store, RetentionOptions(), clock=lambda: NOW + HOUR + 60).remove()
     assert count(store) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("snapshots", [0, 1])
+def test_a_state_that_is_claimed_meanwhile_is_not_removed(
+    snapshots: int, store: BrainStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master may take a state over after its rows were chosen and before they are removed."""
+    claim(store)
+    if snapshots:
+        write(store, 1, 1)
+    later, terms, call = NOW + 400 * DAY, [], store._writer.call
+
+    def claim_first(work: Work) -> Future[None]:
+        monkeypatch.undo()
+        terms.append(claim(store, now=later)[0])
+        return call(work)
+
+    monkeypatch.setattr(store._writer, "call", claim_first)
+    Retention(store, RetentionOptions(), clock=lambda: later).remove()
+    assert terms == [2]
+    assert count(store) == (0, 1, snapshots)
 
 
 def test_a_state_that_no_monitor_sees_is_removed_after_a_year(store: BrainStore) -> None:
