@@ -75,7 +75,11 @@ class Version:
             assert process.poll() is None, "the controller ended"
         finally:
             process.terminate()
-            process.wait(60)
+            try:
+                process.wait(60)
+            finally:
+                process.kill()  # has no effect on one that has ended
+                process.wait()
 
     def is_of(self, job: CountingJob, pod: str) -> bool:
         """Whether a pod of the job is of this version."""

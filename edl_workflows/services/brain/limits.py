@@ -12,7 +12,8 @@ from edl_workflows.services.brain.store.records import JobKey
 
 CALLS_PER_SECOND = 400.0
 """Default limit of calls of all kinds. A job reports every 15 s and asks for advice every 30 s, so this is
-enough for 4,000 jobs. A server handles some thousands of calls per second."""
+enough for 4,000 jobs; with the masters' states here, up to one call a second of each job whose state changes
+is to be added. A server handles some thousands of calls per second."""
 _BURST_SECONDS = 20.0
 """Calls that a tenant may make at once after a quiet time, as a multiple of its calls per second: when the
 Brain comes back, all masters report."""

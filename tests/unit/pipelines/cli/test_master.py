@@ -18,10 +18,15 @@ from edl_workflows.pipelines.cli.services.master import app
     ],
 )
 def test_the_state_has_one_place(
-    arguments: list[str], environment: dict[str, str], other: str, tmp_path: Path
+    arguments: list[str],
+    environment: dict[str, str],
+    other: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A Brain for the state excludes a volume, and a standalone master. The message names options and
     variables."""
+    monkeypatch.chdir(tmp_path)
     environment |= {names.ENV_STATE_BRAIN: "http://brain:8082"}
     result = CliRunner().invoke(app, ["run", "--job", "mnist", *arguments], env=environment)
     assert isinstance(result.exception, InvalidError)

@@ -67,11 +67,11 @@ def make_owner(cluster: Cluster, name: str) -> dict[str, Any]:
 
 def stored_config_maps(cluster: Cluster, job: str) -> dict[str, dict[str, str]]:
     """The data of a job's ConfigMaps by name."""
-    every = client.list_objects(cluster, Scope(resources.CONFIG_MAPS, cluster.namespace)).items
+    scope = Scope(resources.CONFIG_MAPS, cluster.namespace)
     return {
-        one["metadata"]["name"]: one.get("data") or {}
-        for one in every
-        if one["metadata"]["name"].startswith(names.state_config_map_name(job))
+        config_map["metadata"]["name"]: config_map.get("data") or {}
+        for config_map in client.list_objects(cluster, scope).items
+        if config_map["metadata"]["name"].startswith(names.state_config_map_name(job))
     }
 
 
