@@ -25,6 +25,9 @@ MAX_STATE_BYTES = 3_600_000
 """Largest state of a job in bytes. As text in a JSON message it has at most twice as many."""
 MAX_HEAD = 4_096
 """Characters."""
+NO_STATE = "there is no state of job"
+"""Begins the error of a write to a state that does not exist. Without it, a 404 is not from a Brain with
+states."""
 
 _DNS = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 Namespace = Annotated[str, Field(pattern=f"^{_DNS}$")]
@@ -302,8 +305,8 @@ class StateVersion(Message):
     number: Number
 
 
-class StateSnapshot(Message):
-    """A snapshot of a job's state. Brain stores head and document as they are; only masters read them.
+class StoredSnapshot(Message):
+    """A snapshot as it is stored. It may be damaged: the master finds out, and then uses the one before.
 
     Attributes:
         head: format and checksum of the document.
@@ -311,6 +314,13 @@ class StateSnapshot(Message):
     """
 
     version: StateVersion
+    head: str
+    document: str
+
+
+class StateSnapshot(StoredSnapshot):
+    """A snapshot of a job's state. Brain stores head and document as they are; only masters read them."""
+
     head: Annotated[str, Field(max_length=MAX_HEAD, pattern=r"^[^\x00]*$")]
     document: Annotated[
         str, Field(max_length=MAX_STATE_BYTES, pattern=r"^[^\x00]*$"), AfterValidator(_check_size)
@@ -333,7 +343,7 @@ class ClaimedState(Message):
     """
 
     term: Number
-    snapshots: list[StateSnapshot] = Field(default_factory=list)
+    snapshots: list[StoredSnapshot] = Field(default_factory=list)
 
 
 class StateWrite(Message):

@@ -338,7 +338,7 @@ class Master:
         """Log a failed write. If writes have failed for long, the job's warnings say so."""
         log.warning("state not stored, trying again", error=str(error))
         if seconds > UNSTORED_SECONDS:
-            self.state.volatile.refused.setdefault(_STORING, str(error)[:MAX_REFUSAL])
+            self.state.volatile.refused[_STORING] = str(error)[:MAX_REFUSAL]
 
     async def _save(self, text: bytes) -> None:
         # If cancelled, the write must still complete: the store can't take two documents at once.

@@ -241,7 +241,7 @@ def _load_when_reachable(settings: JobSettings, store: StateStore, outside: Mast
     Raises:
         EdlError: see `load_state`; the store refuses this master.
     """
-    failures = 0
+    failures, reported = 0, False
     while True:
         try:
             state = load_state(settings, store, watches_pods=True)
@@ -249,13 +249,19 @@ def _load_when_reachable(settings: JobSettings, store: StateStore, outside: Mast
             failures += 1
             if failures == 1:
                 log.warning("the state can't be loaded; trying again until it can", error=str(error))
+            if not reported:
                 with contextlib.suppress(EdlError):  # the log says it, too
                     outside.report_job({"warnings": [unloaded_warning(error)]})
-            time.sleep(_LOADING.delay(failures))
+                    reported = True
+            _pause(_LOADING.delay(failures))
         else:
             if failures:
                 log.info("the state is loaded", attempts=failures + 1)
             return state
+
+
+def _pause(seconds: float) -> None:
+    time.sleep(seconds)
 
 
 def unloaded_warning(error: UnavailableError) -> str:

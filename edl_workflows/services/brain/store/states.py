@@ -11,11 +11,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from edl_workflows.core.exceptions import ConflictError, EdlError, NotFoundError, UnavailableError
 from edl_workflows.core.protocol.brain import (
+    NO_STATE,
     ClaimedState,
     JobStateKey,
-    StateSnapshot,
     StateVersion,
     StateWrite,
+    StoredSnapshot,
 )
 from edl_workflows.services.brain.store.tables import SNAPSHOT, STATE
 
@@ -56,7 +57,7 @@ def claim_state(connection: Connection, job: JobStateKey, now: float) -> Claimed
     ).all()
     snapshots = [
         # The master finds out itself whether a row is damaged.
-        StateSnapshot.model_construct(
+        StoredSnapshot.model_construct(
             version=StateVersion(term=row.term, number=row.number), head=row.head, document=row.document
         )
         for row in rows
@@ -96,7 +97,7 @@ def _refusal(connection: Connection, write: StateWrite) -> EdlError:
     job, term = write.job, write.snapshot.version.term
     newest = connection.execute(select(STATE.c.term).where(*_own_state(job))).scalar()
     if newest is None:
-        return NotFoundError(f"there is no state of job {job.namespace}/{job.name} with the uid {job.uid}")
+        return NotFoundError(f"{NO_STATE} {job.namespace}/{job.name} with the uid {job.uid}")
     if newest == term:
         return ConflictError(f"a newer state of job {job.namespace}/{job.name} is stored")
     return ConflictError(f"another master of job {job.namespace}/{job.name} has taken its state over")

@@ -6,9 +6,10 @@ snapshot before the newest one stays.
 
 import structlog
 
-from edl_workflows.core.exceptions import InvalidError, NotFoundError
+from edl_workflows.core.exceptions import InvalidError, NotFoundError, UnavailableError
 from edl_workflows.core.protocol.brain import (
     MAX_STATE_BYTES,
+    NO_STATE,
     ClaimedState,
     JobStateKey,
     StateClaim,
@@ -16,6 +17,7 @@ from edl_workflows.core.protocol.brain import (
     StateSnapshot,
     StateVersion,
     StateWrite,
+    StoredSnapshot,
 )
 from edl_workflows.services.master.brain import BrainConnection
 from edl_workflows.services.master.stores.noted import NotedStore
@@ -49,7 +51,7 @@ class BrainStateStore(NotedStore):
         self._attempts = 0
         """Writes that were tried. Each has a number of its own: a request whose answer was lost may still
         arrive after the next one, and is refused then."""
-        self._claimed: tuple[StateSnapshot, ...] = ()
+        self._claimed: tuple[StoredSnapshot, ...] = ()
         self._newest: StateVersion | None = None
         """The snapshot that was written last, or that was loaded."""
 
@@ -68,10 +70,7 @@ class BrainStateStore(NotedStore):
                 "states/claim", StateClaim(job=self._job), ClaimedState, MAX_ANSWER
             )
         except NotFoundError as error:
-            raise InvalidError(
-                f"Brain at {self._connection.url} keeps no states of jobs: it is of an earlier version, or "
-                f"no Brain ({error})"
-            ) from error
+            raise self._without_states(error) from error
         self._term, self._attempts, self._newest = claimed.term, 0, None
         self._claimed = tuple(claimed.snapshots)
 
@@ -101,10 +100,23 @@ class BrainStateStore(NotedStore):
             raise InvalidError(
                 f"{self.place}: the state has {len(document)} bytes; at most {self.capacity} fit"
             )
+        self._claimed = ()  # not needed any more if the state moves here
         self._attempts += 1
         version = StateVersion(term=self._term, number=self._attempts)
         head = SnapshotHead(checksum=checksum_of(document)).model_dump_json(exclude={"writer", "parts"})
         snapshot = StateSnapshot(version=version, head=head, document=document.decode())
         write = StateWrite(job=self._job, snapshot=snapshot, before=self._newest)
-        self._connection.post("states/write", write, StateReceipt)
+        try:
+            self._connection.post("states/write", write, StateReceipt)
+        except NotFoundError as error:
+            if NO_STATE in str(error):
+                raise
+            raise self._without_states(error) from error
         self._newest = version
+
+    def _without_states(self, error: NotFoundError) -> UnavailableError:
+        """For the 404 of an earlier version, or of a proxy while Brain is updated. Brain may come back."""
+        return UnavailableError(
+            f"Brain at {self._connection.url} keeps no states of jobs: it is of an earlier version, or no "
+            f"Brain ({error})"
+        )

@@ -29,6 +29,7 @@ class GatedStore:
     def __init__(self) -> None:
         self.document: bytes | None = None
         self.open = True
+        self.refusal = "the gate is shut"
         self.gone = False
 
     def load(self) -> bytes | None:
@@ -38,7 +39,7 @@ class GatedStore:
         if self.gone:
             raise NotFoundError("there is no such ConfigMap")
         if not self.open:
-            raise UnavailableError("the gate is shut")
+            raise UnavailableError(self.refusal)
         self.document = document
 
 

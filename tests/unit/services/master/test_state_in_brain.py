@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import update
 
 from edl_workflows.core.exceptions import (
     ConflictError,
@@ -19,8 +20,9 @@ from edl_workflows.core.exceptions import (
     NotFoundError,
     UnavailableError,
 )
-from edl_workflows.core.protocol.brain import MAX_STATE_BYTES
-from edl_workflows.services.brain.store import states
+from edl_workflows.core.protocol.brain import MAX_HEAD, MAX_STATE_BYTES
+from edl_workflows.services.brain.store import database, states
+from edl_workflows.services.brain.store.tables import SNAPSHOT
 from edl_workflows.services.master import master as master_module
 from edl_workflows.services.master import server
 from edl_workflows.services.master.brain import BrainAccess, BrainConnection
@@ -88,7 +90,9 @@ def test_a_state_that_was_begun_anew_replaces_that_of_brain(shared: Api, brain_s
     store.save(OLD)
     config_map.save(NEW)
 
-    assert brain_stores.open(shared, job, config_map).load() == NEW
+    following = brain_stores.open(shared, job, config_map)
+    assert following.load() == NEW
+    assert following._claimed == ()  # megabytes
     assert brain_stores.open(shared, job, config_map).load() == NEW
 
 
@@ -193,6 +197,20 @@ def test_a_state_that_nobody_has_taken_over_is_not_there(shared: Api, brain_stor
         store.save(OLD)
 
 
+def test_a_row_that_is_no_snapshot_counts_as_damaged(shared: Api, brain_stores: BrainStores) -> None:
+    """If the newest snapshot has text that no master writes, the one before is used."""
+    job = state_key("no snapshot")
+    store = brain_stores.open(shared, job)
+    store.load()
+    store.save(OLD)
+    store.save(NEW)
+    with database.write_transaction(shared.server.store.engine) as connection:
+        newest = (SNAPSHOT.c.uid == job.uid, SNAPSHOT.c.number == 2)
+        connection.execute(update(SNAPSHOT).where(*newest).values(head="h" * (MAX_HEAD + 1)))
+
+    assert brain_stores.open(shared, job).load() == OLD
+
+
 def test_the_largest_states_are_read_again(shared: Api, brain_stores: BrainStores) -> None:
     """Two of the greatest size, of characters that have two bytes each in a message, fit in an answer."""
     job = state_key("large")
@@ -253,10 +271,12 @@ def answering(answer: Any) -> BrainStateStore:
 
 
 def test_a_brain_without_states_is_named() -> None:
-    """The error of a Brain of an earlier version says what is wrong with it."""
+    """The error of a Brain of an earlier version says what is wrong with it. So does that of a proxy while
+    Brain is updated. The master does not end, but tries again."""
     store = answering(lambda _: httpx.Response(404, json={"error": "Not Found"}))
-    with pytest.raises(InvalidError, match="Brain at brain:1 keeps no states of jobs"):
-        store.load()
+    for attempt in (store.load, lambda: store.save(NEW)):
+        with pytest.raises(UnavailableError, match="Brain at brain:1 keeps no states of jobs"):
+            attempt()
 
 
 @pytest.mark.parametrize(
@@ -293,6 +313,11 @@ def test_a_master_trains_on_without_its_store(monkeypatch: pytest.MonkeyPatch) -
         assert warnings(served) == [
             "the master can't store the job's state, and will retry: the gate is shut"
         ]
+        served.store.refusal = "the gate is locked"
+        await served.master.wait_until(lambda: "the gate is shut" not in warnings(served)[0], 60)
+        assert warnings(served) == [
+            "the master can't store the job's state, and will retry: the gate is locked"
+        ]
         assert (await served.step(2))["active"] is not None
         assert not register.done()
         served.store.open = True
@@ -325,26 +350,34 @@ class UnreachableStore(GatedStore):
 
 
 class Reports:
-    """A backend that keeps what is reported."""
+    """A backend that keeps what is reported.
 
-    def __init__(self) -> None:
+    Args:
+        refusals: how often it can't be reached at first.
+    """
+
+    def __init__(self, refusals: int = 0) -> None:
+        self.refusals = refusals
         self.reports: list[dict[str, Any]] = []
 
     def report_job(self, status: dict[str, Any]) -> None:
+        self.refusals -= 1
+        if self.refusals >= 0:
+            raise UnavailableError("the API server does not answer")
         self.reports.append(status)
-        raise UnavailableError("this is not needed")
 
 
 def test_a_master_waits_for_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """A master that starts while the store can't be reached does not begin the job anew, and does not end,
-    which would use the job's restart budget: it waits, and the job's warnings say so once."""
+    which would use the job's restart budget: it waits, and the job's warnings say so once, as
+    soon as the API server can be reached."""
     pauses: list[float] = []
-    monkeypatch.setattr("edl_workflows.services.master.server.time.sleep", pauses.append)
+    monkeypatch.setattr(server, "_pause", pauses.append)
     stored = JobSettings("job", "default", parse_nodes("worker=3"))
     first = GatedStore()
     first.save(load_state(stored, first, watches_pods=True).to_json())
     assert first.document is not None
-    reports = Reports()
+    reports = Reports(refusals=1)
 
     state = server._load_when_reachable(SETTINGS, UnreachableStore(first.document, 3), reports)  # type: ignore[arg-type]  # the rest is not used
 
@@ -353,7 +386,7 @@ def test_a_master_waits_for_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reports.reports == [
         {
             "warnings": [
-                "the master waits for the job's state, and will retry: Brain does not answer, 2 more times"
+                "the master waits for the job's state, and will retry: Brain does not answer, 1 more times"
             ]
         }
     ]
@@ -362,9 +395,7 @@ def test_a_master_waits_for_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_master_that_waits_for_its_state_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also as the first process of a container, which ends by a signal only if it handles it; with the exit
     code of a master that is to be started again."""
-    monkeypatch.setattr(
-        "edl_workflows.services.master.server.time.sleep", lambda _: signal.raise_signal(signal.SIGTERM)
-    )
+    monkeypatch.setattr(server, "_pause", lambda _: signal.raise_signal(signal.SIGTERM))
     former = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as ended, server._ending_on_signal():
         server._load_when_reachable(SETTINGS, UnreachableStore(b"", 1), Reports())  # type: ignore[arg-type]  # the rest is not used
