@@ -79,10 +79,9 @@ class Watch:
     """The agent's watch of the task set, which may lag behind as far as the test lets it."""
 
     seen: dict[str, Any]
-    cache: Any = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.cache = SimpleNamespace(get=lambda _key: copy.deepcopy(self.seen))
+    def get(self, _key: object) -> dict[str, Any]:
+        return copy.deepcopy(self.seen)
 
     def put(self, obj: dict[str, Any]) -> None:
         self.seen = obj

@@ -35,7 +35,7 @@ class ApiRequest:
         path: URL path.
         action: the request in words, as ``create ElasticJob default/mnist``; begins each error message.
         query: query parameters.
-        body: JSON body.
+        body: what to send as JSON, or the text itself.
         content_type: the body's.
         accept: the answer's; see `Scope.accept`.
         idempotent: whether it may be sent again if the connection breaks before the answer.
@@ -194,7 +194,7 @@ def _exchange(cluster: Cluster, request: ApiRequest, *, foreign: bool = False) -
         return api_client.rest_client.pool_manager.urlopen(
             _METHODS[request.verb],
             f"{cluster.server}{request.path}{'?' if query else ''}{urlencode(query)}",
-            body=None if request.body is None else json.dumps(request.body),
+            body=_encode(request.body),
             headers=headers,
             redirect=not foreign,
             timeout=urllib3.Timeout(
@@ -209,6 +209,10 @@ def _exchange(cluster: Cluster, request: ApiRequest, *, foreign: bool = False) -
 
         # As the client does. To try again would not help.
         raise ApiException(status=0, reason=f"{type(error).__name__}: {error}") from error
+
+
+def _encode(body: Any) -> str | None:
+    return body if body is None or isinstance(body, str) else json.dumps(body)
 
 
 def _is_about_certificate(error: Exception) -> bool:
