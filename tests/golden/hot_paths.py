@@ -157,7 +157,7 @@ def _answer_requests() -> Path:
         done = AckRequest(node=lease.node, done=granted.shards)
         assert AckReply.model_validate_json(await call(ACKNOWLEDGE, done)).accepted == 1
 
-    return lambda: asyncio.run(_repeat(call_both))
+    return _run_repeatedly(call_both)
 
 
 def _answer_leases() -> Path:
@@ -171,12 +171,27 @@ def _answer_leases() -> Path:
         assert granted.recorded == bool(done)
         done[:] = granted.shards
 
-    return lambda: asyncio.run(_repeat(call_once))
+    return _run_repeatedly(call_once)
 
 
-async def _repeat(call: Callable[[], Awaitable[None]]) -> None:
-    for _ in range(REQUESTS):
-        await call()
+def _run_repeatedly(call: Callable[[], Awaitable[None]]) -> Path:
+    """Calls in an event loop of their own.
+
+    `asyncio.run` would look at each task that other tests left behind, and at the handler of SIGINT.
+    """
+
+    async def repeat() -> None:
+        for _ in range(REQUESTS):
+            await call()
+
+    def run() -> None:
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(repeat())
+        finally:
+            loop.close()
+
+    return run
 
 
 def _start_job() -> SimulatedJob:

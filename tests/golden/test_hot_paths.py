@@ -4,6 +4,7 @@ The file has the costs with each version of Python that was recorded; with anoth
 skipped.
 """
 
+import asyncio
 import json
 import sys
 from dataclasses import asdict
@@ -67,6 +68,21 @@ def test_a_slowdown_of_a_tenth_is_found(name: str) -> None:
     assert find_differences(name, measure_cost(path), before) == []
     assert find_differences(name, measure_cost(with_calls(path, before.calls)), before)
     assert find_differences(name, measure_cost(with_memory(path, before.kilobytes)), before)
+
+
+@pytest.mark.parametrize("name", [name for name in HOT_PATHS if name.startswith("answer ")])
+def test_tasks_of_other_tests_cost_nothing(name: str) -> None:
+    """A path costs the same whether or not other tests of the process left tasks and event loops behind."""
+    path = HOT_PATHS[name]()
+    before = measure_cost(path)
+    loop = asyncio.new_event_loop()
+    tasks = [loop.create_task(asyncio.sleep(0)) for _ in range(before.calls // 10)]
+
+    try:
+        assert measure_cost(path).calls == before.calls
+    finally:
+        loop.run_until_complete(asyncio.wait(tasks))
+        loop.close()
 
 
 def with_calls(path: HotPath, calls: int) -> HotPath:
