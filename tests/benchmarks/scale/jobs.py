@@ -160,10 +160,16 @@ class TrainingJobs:
         and the first answer of its optimizer, which comes a minute after its master has started."""
         period = choose_period(count, WRITES_PER_SECOND)
         deadline = time.monotonic() + 180 + PUBLISHING * count
-        while (steady := sum(_is_steady(job, period) for job in self._watch.cache.items())) < count:
+        while not self._are_steady(count, period):
+            unsteady = [job for job in self._watch.cache.items() if not _is_steady(job, period)]
+            example = f": {unsteady[0]['metadata']['name']}: {unsteady[0].get('status')}" if unsteady else ""
             self._wait(
-                deadline, f"{steady} of {count} jobs have a period of {period} s and an optimizer's answer"
+                deadline,
+                f"{len(unsteady)} jobs have no period of {period} s or no answer of an optimizer{example}",
             )
+
+    def _are_steady(self, count: int, period: int) -> bool:
+        return sum(_is_steady(job, period) for job in self._watch.cache.items()) == count
 
     def wait_until_decided(self) -> None:
         """Wait until the controller has dealt with the last event of each job."""

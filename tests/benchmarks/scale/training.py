@@ -102,6 +102,15 @@ class SyntheticTraining:
             if not self._state.settings.collective:
                 await self._consume()
             await asyncio.sleep(REPORT_SECONDS * self._rarer)
+            if self._is_joining:
+                self._join()
+
+    @property
+    def _is_joining(self) -> bool:
+        """Whether a node joins late. A collective job begins without it if its pod takes long."""
+        return self._state.versions.change is not None or any(
+            node.status is NodeStatus.RUNNING and not node.registered for node in self._state.nodes
+        )
 
     def _join(self) -> None:
         """Each node whose pod runs registers, or each node where there are no pods; once a version is
