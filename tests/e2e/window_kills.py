@@ -5,7 +5,8 @@
 Real processes: agents whose training processes read a data set, and the job's master, which dies by SIGKILL
 at a point that the seed chooses (`tests.e2e.window_master`): when a call is received, before or after its
 answer leaves, in each part of a snapshot's write, or anywhere. Together with every third master a worker is
-killed, with its agent, and started again.
+killed, with its agent, and started again. That is never worker 0: it is the chief, so its death returns the
+training to its newest checkpoint, and here there is none.
 """
 
 import argparse
@@ -109,7 +110,7 @@ def draw(seed: int, number: int, together: int = TOGETHER) -> WindowKill:
         return WindowKill(points[number % len(points)], seconds)
     first = chance.random() < 0.5
     point = Point.ANYWHERE if first else points[(number // together) % len(points)]
-    return WindowKill(point, seconds, chance.randrange(WORKERS), first)
+    return WindowKill(point, seconds, chance.randrange(1, WORKERS), first)
 
 
 @dataclass(frozen=True)

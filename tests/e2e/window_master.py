@@ -11,11 +11,13 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NoReturn
 
 from edl_workflows.core.kubernetes import names
+from edl_workflows.core.protocol.datasets import AckRequest, LeaseRequest
 from edl_workflows.services.master import master, server
 from edl_workflows.services.master.data_calls import DataCalls
 from edl_workflows.services.master.standalone import parse_nodes
@@ -45,6 +47,18 @@ class Point(StrEnum):
     SNAPSHOT_WRITTEN = "snapshot-written"
     SNAPSHOT_RENAMED = "snapshot-renamed"
     SNAPSHOT_STORED = "snapshot-stored"
+
+
+_LEASE = (Point.LEASE_RECEIVED, Point.LEASE_GRANTED, Point.LEASE_ANSWERED)
+_ACKNOWLEDGE = (Point.ACK_RECEIVED, Point.ACK_ENTERED, Point.ACK_ANSWERED)
+
+
+def points_of(message: LeaseRequest | AckRequest) -> list[tuple[Point, Point, Point]]:
+    """Where a master can die at a call: when it is received, entered and answered. A request for shards that
+    carries what is done is two calls in one."""
+    if isinstance(message, AckRequest):
+        return [_ACKNOWLEDGE]
+    return [_LEASE, _ACKNOWLEDGE] if message.done else [_LEASE]
 
 
 class PlannedDeath:
@@ -78,23 +92,24 @@ class PlannedDeath:
 
     def plant(self) -> None:
         """Make the calls and the store look for the death."""
-        self._plant_call("lease", Point.LEASE_RECEIVED, Point.LEASE_GRANTED, Point.LEASE_ANSWERED)
-        self._plant_call("acknowledge", Point.ACK_RECEIVED, Point.ACK_ENTERED, Point.ACK_ANSWERED)
+        self._plant_call(DataCalls.lease)
+        self._plant_call(DataCalls.acknowledge)
         self._plant_save()
 
-    def _plant_call(self, name: str, received: Point, entered: Point, answered: Point) -> None:
-        inner = getattr(DataCalls, name)
-
-        async def call(calls: DataCalls, *arguments: Any) -> Any:
+    def _plant_call(self, inner: Callable[[DataCalls, str, Any], Awaitable[Any]]) -> None:
+        async def call(calls: DataCalls, name: str, message: LeaseRequest | AckRequest) -> Any:
             self.begin()
-            self.reach(received)
-            reply = await inner(calls, *arguments)
-            self.reach(entered)
-            if self.is_at(answered):
-                asyncio.get_running_loop().call_later(_SENT_SECONDS, die)
+            passed = points_of(message)
+            for received, _, _ in passed:
+                self.reach(received)
+            reply = await inner(calls, name, message)
+            for _, entered, answered in passed:
+                self.reach(entered)
+                if self.is_at(answered):
+                    asyncio.get_running_loop().call_later(_SENT_SECONDS, die)
             return reply
 
-        setattr(DataCalls, name, call)
+        setattr(DataCalls, inner.__name__, call)
 
     def _plant_save(self) -> None:
         save, flush = FileStore.save, os.fsync
