@@ -105,6 +105,7 @@ class Pods:
     def kill(self, node: str) -> None:
         """SIGKILL to the agent, as when a machine is lost; its training process goes with it."""
         self._agents[node].kill()
+        self._agents[node].wait(10)
 
     def terminate(self, node: str) -> None:
         """SIGTERM to the agent, as when a pod is deleted."""
