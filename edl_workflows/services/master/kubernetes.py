@@ -219,7 +219,8 @@ class ClusterWatch:
         try:
             for informer in informers:
                 if not await asyncio.to_thread(informer.wait_synced, SYNC_SECONDS):
-                    raise UnavailableError(f"{informer.scope} can't be listed: {informer.last_error}")
+                    cause = informer.last_error or f"no answer came in {SYNC_SECONDS:g} s"
+                    raise UnavailableError(f"{informer.scope} can't be listed: {cause}")
             self._observe()
             yield
         finally:

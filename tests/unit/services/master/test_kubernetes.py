@@ -25,6 +25,8 @@ from edl_workflows.core.kubernetes import lost_pods, names, pod_state
 from edl_workflows.pipelines.install.crds import crd_of_kind
 from edl_workflows.runtime.kube import client, resources
 from edl_workflows.runtime.kube.connect import Cluster
+from edl_workflows.runtime.kube.informer import Informer
+from edl_workflows.services.master import kubernetes
 from edl_workflows.services.master.brain import BrainAccess
 from edl_workflows.services.master.kubernetes import ClusterWatch, KubernetesBackend, observe_pod, read_job
 from edl_workflows.services.master.master import Master
@@ -40,6 +42,7 @@ from edl_workflows.services.master.stores.config_maps import ConfigMapStore
 from edl_workflows.services.master.stores.file import FileStore
 from edl_workflows.services.master.stores.port import StateStore
 from tests import local_cluster
+from tests.unit.services.master.served_master import GatedStore
 
 NODES = {
     ("worker", 3): JobNode("worker", 3, 1, 0.0, why="worker-2 ran out of memory"),
@@ -277,6 +280,23 @@ def test_the_cluster_is_watched(cluster: Cluster, job: ElasticJob) -> None:
             assert state.volatile.plans_seen[0].spec.checkpoint
 
     asyncio.run(main())
+
+
+def test_a_cluster_that_does_not_answer_in_time_is_the_cause(
+    cluster: Cluster, job: ElasticJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master whose first lists take too long says how long it has waited, for there is no error yet."""
+    monkeypatch.setattr(kubernetes, "SYNC_SECONDS", 0.0)
+    monkeypatch.setattr(Informer, "start", lambda _informer: None)
+    state = JobState(settings_of(job, "default", Timeouts()), watches_pods=True)
+
+    async def main() -> None:
+        watch = ClusterWatch(cluster, job, Master(state, GatedStore()), Timeouts())
+        async with watch.running():
+            raise AssertionError("nothing was listed")
+
+    with pytest.raises(UnavailableError, match=r"can't be listed: no answer came in 0 s"):
+        asyncio.run(main())
 
 
 @pytest.mark.parametrize(
