@@ -102,23 +102,19 @@ class SyntheticTraining:
             if not self._state.settings.collective:
                 await self._consume()
             await asyncio.sleep(REPORT_SECONDS * self._rarer)
-            if self._is_joining:
-                self._join()
-
-    @property
-    def _is_joining(self) -> bool:
-        """Whether a node joins late. A collective job begins without it if its pod takes long."""
-        return self._state.versions.change is not None or any(
-            node.status is NodeStatus.RUNNING and not node.registered for node in self._state.nodes
-        )
 
     def _join(self) -> None:
-        """Each node whose pod runs registers, or each node where there are no pods; once a version is
-        prepared, its processes are ready."""
+        """All nodes register once all pods run, or at once where there are no pods; when a version is
+        prepared, its processes are ready.
+
+        If they registered as their pods come, a collective job would begin without a worker whose pod takes
+        long, and change its version later.
+        """
         state, change = self._state, self._state.versions.change
-        for node in list(state.nodes):
-            if node.status is not NodeStatus.RUNNING and state.watches_pods:
-                continue
+        nodes = list(state.nodes)
+        if state.watches_pods and any(node.status is not NodeStatus.RUNNING for node in nodes):
+            return
+        for node in nodes:
             if not node.registered:
                 joins = Registration(node=node.ref, rank=node.rank, incarnation=_INCARNATION)
                 messages.register_node(state, joins, self._master.now())
