@@ -3,7 +3,8 @@ costs beside ElasticJob.
 
 Each kind has a namespace and a controller of its own (``edl controller run --kinds``), whose requests are
 counted. Every job has four pods. The bench ends a job's pods as soon as all of them run, and stands in for
-the masters of ElasticJobs::
+the masters of ElasticJobs. At the end it deletes all jobs: no object of theirs may be left, and a
+controller's memory must be that of before::
 
     python -m tests.benchmarks.bench_mixed [--jobs 1000] [--embedded]
 
@@ -38,16 +39,34 @@ from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.cache import ObjectChange
 from edl_workflows.runtime.kube.connect import Cluster, ClusterSource
 from edl_workflows.runtime.kube.informer import Informer
-from edl_workflows.runtime.kube.resources import CRDS, PODS, SERVICE_ACCOUNTS, Scope
+from edl_workflows.runtime.kube.resources import (
+    CONFIG_MAPS,
+    CRDS,
+    LEASES,
+    PODS,
+    ROLE_BINDINGS,
+    ROLES,
+    SCALE_PLANS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    Scope,
+)
 from edl_workflows.testing import api_server, free_port
-from tests.benchmarks.bench_controller import READY, answers, scrape, wait_for
+from tests.benchmarks.bench_controller import READY, Scrape, answers, scrape, wait_for
 from tests.benchmarks.cluster import masters
 from tests.cases.kinds import KIND_CASES
 
 PODS_A_JOB = 4
 GOAL = 0.2
 """How many more requests a job of another kind may cost, as a share of ElasticJob's."""
+GROWTH = 1.1
+"""A controller's memory after all jobs were deleted, over that of before."""
+DELETERS = 4
+"""Requests that delete jobs at the same time."""
 SETTLE_SECONDS = 5.0
+OWNED = (PODS, SERVICES, CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS, SCALE_PLANS, LEASES)
+"""What a job may leave behind."""
 
 
 @dataclass
@@ -57,6 +76,8 @@ class Result:
     Attributes:
         requests: of the kind's controller a job; what its start costs is left out.
         beside: these in proportion to ElasticJob's.
+        memory: MiB of the controller: before, with all jobs ended, and after these were deleted.
+        left: objects in the namespace that were not there before the jobs.
     """
 
     kind: str
@@ -65,6 +86,8 @@ class Result:
     all_ended: float
     requests: float
     failed_decisions: int
+    memory: list[float]
+    left: int = 0
     beside: float = 1.0
 
 
@@ -110,6 +133,19 @@ class Crowd:
             self.ran_at = self.ran_at or time.perf_counter()
         if ended == self.jobs:
             self.ended_at = self.ended_at or time.perf_counter()
+
+    def delete(self) -> None:
+        """Delete all jobs, and wait until they and their pods are gone."""
+        resource = self.kind.source.api
+        with ThreadPoolExecutor(DELETERS) as users:
+            for index in range(self.jobs):
+                users.submit(client.delete, self._cluster, resource, f"job-{index}")
+        wait_for(lambda: not any(map(len, (informer.cache for informer in self._informers))))
+
+    def count_objects(self) -> int:
+        """How many objects of `OWNED` kinds the namespace has."""
+        scopes = [Scope(resource, self._cluster.namespace) for resource in OWNED]
+        return sum(len(client.list_objects(self._cluster, scope).items) for scope in scopes)
 
     def close(self) -> None:
         """End its watches and threads."""
@@ -203,15 +239,31 @@ def measure(cluster: Cluster, folder: Path, kubeconfig: Path, jobs: int, embedde
     _prepare(cluster, kinds, embedded)
     with ExitStack() as stack:
         ports = {kind.name: stack.enter_context(controller(folder, kubeconfig, kind)) for kind in kinds}
-        before = {name: scrape(port).requests.total() for name, port in ports.items()}
         share = -(-jobs // len(kinds))
         crowds = [Crowd(cluster.in_namespace(namespace_of(kind)), kind, share, embedded) for kind in kinds]
         for crowd in crowds:
             stack.callback(crowd.close)
+        before, objects = _scrape(ports), [crowd.count_objects() for crowd in crowds]
         began = time.perf_counter()
         _run(crowds)
         time.sleep(SETTLE_SECONDS)  # what a controller still does behind the last job counts, too
-        return _results(crowds, ports, before, began)
+        ended = _scrape(ports)
+        for crowd in crowds:
+            crowd.delete()
+        time.sleep(SETTLE_SECONDS)
+        results = [_result(crowd, before, ended, began) for crowd in crowds]
+        after = _scrape(ports)
+        for crowd, result, count in zip(crowds, results, objects, strict=True):
+            result.memory.append(round(after[result.kind].memory_mib, 1))
+            result.left = crowd.count_objects() - count
+    least = next(result.requests for result in results if result.kind == "ElasticJob")
+    for result in results:
+        result.beside = round(result.requests / least, 2)
+    return results
+
+
+def _scrape(ports: dict[str, int]) -> dict[str, Scrape]:
+    return {name: scrape(port) for name, port in ports.items()}
 
 
 def _run(crowds: list[Crowd]) -> None:
@@ -231,20 +283,13 @@ def _run(crowds: list[Crowd]) -> None:
             one.result()
 
 
-def _results(
-    crowds: list[Crowd], ports: dict[str, int], before: dict[str, int], began: float
-) -> list[Result]:
-    found = []
-    for crowd in crowds:
-        name = crowd.kind.name
-        scraped = scrape(ports[name])
-        requests = round((scraped.requests.total() - before[name]) / crowd.jobs, 2)
-        ran, ended = round(crowd.ran_at - began, 1), round(crowd.ended_at - began, 1)
-        found.append(Result(name, crowd.jobs, ran, ended, requests, int(scraped.failures)))
-    least = next(one.requests for one in found if one.kind == "ElasticJob")
-    for one in found:
-        one.beside = round(one.requests / least, 2)
-    return found
+def _result(crowd: Crowd, before: dict[str, Scrape], ended: dict[str, Scrape], began: float) -> Result:
+    name = crowd.kind.name
+    begun, scraped = before[name], ended[name]
+    requests = round((scraped.requests.total() - begun.requests.total()) / crowd.jobs, 2)
+    ran, over = round(crowd.ran_at - began, 1), round(crowd.ended_at - began, 1)
+    memory = [round(begun.memory_mib, 1), round(scraped.memory_mib, 1)]
+    return Result(name, crowd.jobs, ran, over, requests, int(scraped.failures), memory)
 
 
 def _prepare(cluster: Cluster, kinds: list[Kind], embedded: bool) -> None:
@@ -268,7 +313,8 @@ def _established(cluster: Cluster, name: str) -> bool:
 
 
 def main() -> int:
-    """Measure, print a line a kind and JSON; 1 if a kind misses the goal or a decision failed."""
+    """Measure, print a line a kind and JSON; 1 if a kind needs too many requests, a decision failed, or an
+    object is left."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--jobs", type=int, default=1000, help="of all kinds together")
     parser.add_argument("--embedded", action="store_true", help="on the embedded API server")
@@ -281,16 +327,20 @@ def main() -> int:
         else:
             cluster, kubeconfig = stack.enter_context(_plane(folder))
         results = measure(cluster, folder, kubeconfig, options.jobs, options.embedded)
-    for one in results:
+    for result in results:
+        begun, ended, deleted = result.memory
         print(
-            f"{one.kind:12} {one.jobs} jobs: all ran after {one.all_ran} s, ended after {one.all_ended} s; a "
-            "job "
-            f"{one.requests} requests, {one.beside:.0%} of ElasticJob's; {one.failed_decisions} decisions "
-            "failed"
+            f"{result.kind:12} {result.jobs} jobs: all ran after {result.all_ran} s, ended after "
+            f"{result.all_ended} s; a job {result.requests} requests, {result.beside:.0%} of ElasticJob's; "
+            f"{result.failed_decisions} decisions failed; the controller's memory {begun} MiB, {ended} with "
+            f"all jobs ended, {deleted} after their deletion; {result.left} objects left"
         )
-    print(f"goal: no kind needs more than {1 + GOAL:.0%} of ElasticJob's requests")
-    print(json.dumps([asdict(one) for one in results]))
-    return int(any(one.beside > 1 + GOAL or one.failed_decisions for one in results))
+    print(
+        f"goals: no kind needs more than {1 + GOAL:.0%} of ElasticJob's requests; at most {GROWTH:g} times "
+        "the memory of before the jobs; no object"
+    )
+    print(json.dumps([asdict(result) for result in results]))
+    return int(any(result.beside > 1 + GOAL or result.failed_decisions or result.left for result in results))
 
 
 @contextmanager

@@ -104,19 +104,20 @@ def emit(output: OutputFormat, data: Any, table: Table) -> None:
         case OutputFormat.JSON:
             print_document(json.dumps(data, indent=2, default=str) + "\n")
         case OutputFormat.YAML:
-            print_document(_yaml(json.loads(json.dumps(data, default=str))))
+            print_document(format_yaml(data))
         case OutputFormat.TABLE:
             _print_table(table)
 
 
-def _yaml(data: Any) -> str:
+def format_yaml(data: Any) -> str:
+    """Plain values as YAML; others as their texts."""
     import yaml
 
     class Plain(yaml.SafeDumper):
         """Writes strings in PyYAML's default style, which Hera changes for the whole process on import."""
 
     Plain.add_representer(str, yaml.representer.SafeRepresenter.represent_str)
-    return yaml.dump(data, Dumper=Plain, sort_keys=False)
+    return yaml.dump(json.loads(json.dumps(data, default=str)), Dumper=Plain, sort_keys=False)
 
 
 def _print_table(table: Table) -> None:

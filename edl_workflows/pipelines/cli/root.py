@@ -34,6 +34,8 @@ COMMANDS = (
     Command("resume", "jobs.stage_commands", "Continue a suspended job."),
     Command("delete", "jobs.job", "Delete a job and its pods."),
     Command("export", "jobs.export", "Write a checkpoint in a format that others read.", extra="tensorflow"),
+    Command("backup", "jobs.backup", "Save jobs as files."),
+    Command("restore", "jobs.backup", "Create the jobs of a backup."),
     Command("controller", "services.controller", "The controller of all job kinds.", group=True),
     Command("master", "services.master", "The master of one job.", group=True),
     Command("di-server", "services.di_server", "The HTTP API for programs of DIJobs.", group=True),
