@@ -66,9 +66,10 @@ class KubernetesBackend:
         self._cluster = cluster
         self._job = job
         self._recorder = Recorder(cluster, "edl-master")
-        shown = job.status.autoscaling
-        self._autoscaling: dict[str, Any] = shown.stored() if shown is not None else {}
-        """What `status.autoscaling` may contain; only this master writes it."""
+        shown = {"autoscaling": job.status.autoscaling, "goodput": job.status.goodput}
+        self._shown = {field: {} if value is None else value.stored() for field, value in shown.items()}
+        """What these fields of the status may contain. Only this master writes them, and their maps can lose
+        keys, which a merge patch would keep."""
 
     def ask_for_pods(self, request: PodRequest, nodes: dict[tuple[str, int], JobNode]) -> None:
         """Create the auto ScalePlan. If the job already owns one with this name, an earlier call created
@@ -114,12 +115,13 @@ class KubernetesBackend:
 
     def report_job(self, status: dict[str, Any]) -> None:
         metadata, patch = self._job.metadata, dict(status)
-        if autoscaling := status.get("autoscaling"):
-            patch["autoscaling"] = _replacing_patch(self._autoscaling, autoscaling)
-            self._autoscaling = _merged_patch(self._autoscaling, autoscaling)  # a call that fails may arrive
+        for field, before in self._shown.items():
+            if value := status.get(field):
+                patch[field] = _replacing_patch(before, value)
+                self._shown[field] = _merged_patch(before, value)  # a call that fails may arrive
         client.patch_status(self._cluster, resources.ELASTIC_JOBS, metadata.name, patch, uid=metadata.uid)
-        if "autoscaling" in status:
-            self._autoscaling = autoscaling or {}
+        for field in self._shown.keys() & status.keys():
+            self._shown[field] = status[field] or {}
 
     def record_event(self, event: EventNote) -> None:
         job = {
