@@ -144,8 +144,20 @@ func writeJob(api *rest.RESTClient, writes []Write, job string) error {
 	return nil
 }
 
-// awaitPods reads one event for each pod that begins to run.
+// awaitPods waits until so many pods have begun to run. An API server under load ends the watches of slow readers, so
+// it watches again.
 func awaitPods(api *rest.RESTClient, pods int) error {
+	running := map[string]bool{}
+	for len(running) < pods {
+		if err := watchPods(api, pods, running); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// watchPods reads one event for each pod that begins to run, until so many run or the watch ends.
+func watchPods(api *rest.RESTClient, pods int, running map[string]bool) error {
 	const uri = "/api/v1/pods?watch=true&resourceVersion=0&timeoutSeconds=3600&fieldSelector=status.phase%3DRunning"
 	request := api.Get().RequestURI(uri)
 	// Of each pod only the metadata is sent.
@@ -155,15 +167,14 @@ func awaitPods(api *rest.RESTClient, pods int) error {
 		return err
 	}
 	defer stream.Close()
-	running := map[string]bool{}
 	events := json.NewDecoder(stream)
 	for len(running) < pods {
 		var event struct {
 			Type   string
 			Object Answer
 		}
-		if err := events.Decode(&event); err == io.EOF {
-			return fmt.Errorf("the watch ended when %d of %d pods ran", len(running), pods)
+		if err := events.Decode(&event); err == io.EOF || event.Type == "ERROR" {
+			return nil
 		} else if err != nil {
 			return err
 		}
