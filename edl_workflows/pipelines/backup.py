@@ -4,32 +4,34 @@ A backup has what people and pipelines wrote: the jobs, and the programs that tr
 stay in their folders; a restored job continues from the newest one of its folder.
 """
 
+import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
 
-from edl_workflows.core.exceptions import AlreadyExistsError, ConflictError, InvalidError
+from edl_workflows.core.exceptions import AlreadyExistsError, ConflictError, InvalidError, NotFoundError
 from edl_workflows.core.jobs.elastic_job.program import PROGRAM_KEY, TrainingProgram
+from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.kinds import KINDS
+from edl_workflows.core.jobs.manifests import is_terminating
 from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.manifests import travelling
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
-from edl_workflows.runtime.kube.resources import CONFIG_MAPS, Object, key_of, of_manifest
+from edl_workflows.runtime.kube.resources import CONFIG_MAPS, Object, Scope, key_of, of_manifest
 
 _LEFT_OUT = (
     names.GONE_ANNOTATION,
-    names.SUSPENDED_ANNOTATION,
     names.TAKE_OVER_ANNOTATION,
     names.TRACE_ANNOTATION,
     "kubectl.kubernetes.io/last-applied-configuration",
 )
-"""Annotations about one object and no other. Its owner stays, so that a pipeline that runs again continues
-with the restored job."""
+"""Annotations about one object and no other. Its owner stays, and that the owner has suspended it, so that a
+pipeline that runs again continues with the restored job."""
 _JOB_KINDS: Mapping[str, str] = MappingProxyType(
     {kind.name: kind.source.api.group for kind in KINDS if kind.view is not None}
 )
@@ -60,6 +62,26 @@ class SavedJob:
         return {"apiVersion": "v1", "kind": "List", "items": [self.manifest, *self.programs]}
 
 
+def save_jobs(cluster: Cluster, kinds: Sequence[Kind], namespace: str) -> list[SavedJob]:
+    """Save the jobs of some kinds that have not ended, with their programs, in order of their names. Kinds
+    that are not installed have no jobs.
+
+    Args:
+        cluster: where the jobs are.
+        kinds: the kinds.
+        namespace: one namespace, or all of them.
+
+    Raises:
+        ForbiddenError: the user may not list a kind, or read a program: the backup would not be whole.
+    """
+    jobs: list[Object] = []
+    for kind in kinds:
+        with contextlib.suppress(NotFoundError):
+            listed = client.list_objects(cluster, Scope(kind.source.api, namespace)).items
+            jobs += [job for job in listed if not kind.view_stored(job).phase.final]
+    return [save_job(cluster, job) for job in sorted(jobs, key=lambda job: (key_of(job), job["kind"]))]
+
+
 def save_job(cluster: Cluster, job: Object) -> SavedJob:
     """Save a job and its program.
 
@@ -72,7 +94,7 @@ def save_job(cluster: Cluster, job: Object) -> SavedJob:
     """
     namespace = job["metadata"]["namespace"]
     programs = (client.find(cluster, CONFIG_MAPS, name, namespace) for name in _program_names(job))
-    saved = tuple(_without_server_fields(program) for program in programs if program is not None)
+    saved = tuple(_without_server_fields(program) for program in programs if program and _is_program(program))
     newest = (job.get("status") or {}).get("checkpoint") or {}
     checkpoint = f"step {newest.get('step')}, {newest.get('uri')}" if newest else ""
     return SavedJob(_without_server_fields(job), saved, checkpoint)
@@ -93,7 +115,7 @@ def read_backup(documents: Iterable[Object]) -> list[SavedJob]:
         place = _place_of(document)
         if _is_job(document):
             jobs.append(document)
-        elif PROGRAM_KEY in (document.get("data") or {}):
+        elif _is_program(document):
             programs[place] = document
         else:
             raise InvalidError(
@@ -138,7 +160,9 @@ def restore_job(cluster: Cluster, saved: SavedJob) -> bool:
         job, is_new = client.create(cluster, manifest, namespace), True
     except AlreadyExistsError:
         job, is_new = client.get(cluster, resource, name, namespace), False
-        if _without_server_fields(job)["spec"] != manifest["spec"]:
+        if is_terminating(job):
+            raise ConflictError(f"{saved.name} is being deleted: try again when it is gone") from None
+        if not _contains(job["spec"], manifest["spec"]):
             raise ConflictError(
                 f"{saved.name} exists, and its spec is another one than in the backup: delete it first"
             ) from None
@@ -150,6 +174,19 @@ def restore_job(cluster: Cluster, saved: SavedJob) -> bool:
 def _is_job(document: Mapping[str, Any]) -> bool:
     group = _JOB_KINDS.get(str(document.get("kind")))
     return group is not None and str(document.get("apiVersion")).startswith(f"{group}/")
+
+
+def _is_program(obj: Mapping[str, Any]) -> bool:
+    return obj.get("kind") == CONFIG_MAPS.kind and PROGRAM_KEY in (obj.get("data") or {})
+
+
+def _contains(stored: Any, saved: Any) -> bool:
+    """Whether a stored value has everything of a saved one. The server may have added defaults."""
+    if isinstance(stored, dict) and isinstance(saved, dict):
+        return all(key in stored and _contains(stored[key], value) for key, value in saved.items())
+    if isinstance(stored, list) and isinstance(saved, list):
+        return len(stored) == len(saved) and all(map(_contains, stored, saved))
+    return bool(stored == saved)
 
 
 def _without_server_fields(obj: Object) -> Object:

@@ -11,7 +11,7 @@ import typer
 from edl_workflows.core.exceptions import EdlError, InvalidError
 from edl_workflows.pipelines.cli.jobs.completion import complete_kind
 from edl_workflows.pipelines.cli.jobs.job import raise_all
-from edl_workflows.pipelines.cli.jobs.listing import job_kinds, list_jobs
+from edl_workflows.pipelines.cli.jobs.listing import job_kinds
 from edl_workflows.pipelines.cli.jobs.manifests import read_manifests
 from edl_workflows.pipelines.cli.options import ClusterFlags, Output, OutputFormat, expand_options
 from edl_workflows.pipelines.cli.output import Table, emit, format_yaml
@@ -38,22 +38,21 @@ def backup(
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Save the jobs of all namespaces.")
     ] = False,
-    ended: Annotated[bool, typer.Option("--ended", help="Save jobs that have ended, too.")] = False,
     *,
     target: ClusterFlags,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Save jobs as files, from which `edl restore` creates them again, in this cluster or in another one.
-    Checkpoints are not copied: a restored job continues from the newest one of its folder."""
-    from edl_workflows.pipelines.backup import save_job
+    """Save the jobs that have not ended as files, from which `edl restore` creates them again, in this
+    cluster or in another one. Checkpoints are not copied: a restored job continues from the newest one of its
+    folder."""
+    from edl_workflows.pipelines.backup import save_jobs
     from edl_workflows.runtime.kube.resources import ALL_NAMESPACES
 
     if folder.exists():
         raise InvalidError(f"{folder}: exists already; a backup makes a new folder")
     cluster = target.connect()
     where = ALL_NAMESPACES if all_namespaces else cluster.namespace
-    jobs = [job for job in list_jobs(cluster, job_kinds(kind), where) if ended or not job.view.phase.final]
-    saved = [save_job(cluster, job.manifest) for job in jobs]
+    saved = save_jobs(cluster, job_kinds(kind), where)
     _write(folder, saved)
     rows = [(*_place(job), job.checkpoint or "no checkpoint reported") for job in saved]
     data = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from edl_workflows.core.exceptions import InvalidError
+from edl_workflows.core.exceptions import ConflictError, ForbiddenError, InvalidError
 from edl_workflows.core.jobs.elastic_job.program import PROGRAM_KEY, TrainingProgram
 from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.backup import read_backup, restore_job, save_job
@@ -16,7 +16,7 @@ from edl_workflows.pipelines.waiting.identity import OWNER_ANNOTATION, StageIden
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.client import DeletionOptions
 from edl_workflows.runtime.kube.connect import Cluster
-from edl_workflows.runtime.kube.resources import CONFIG_MAPS, ELASTIC_JOBS, of_manifest
+from edl_workflows.runtime.kube.resources import CONFIG_MAPS, ELASTIC_JOBS, Scope, of_manifest
 from tests.airflow.support import elastic_job
 from tests.cases.kinds import KIND_CASES
 from tests.unit.pipelines.cli.edl_command import Edl, tf_job
@@ -40,7 +40,8 @@ def test_a_job_comes_back_as_it_was(edl_alone: Edl, cluster: Cluster, tmp_path: 
     program = TrainingProgram.of_script("train.py", "print('trains')")
     request = SubmitRequest(manifest=elastic_job("mnist"), program=program)
     begin_submit(cluster, request, PIPELINE)
-    marks = {names.SUSPENDED_ANNOTATION: "x", names.AWAITED_STEP_PREFIX + "ab": "5", "team": "vision"}
+    kept = {names.SUSPENDED_ANNOTATION: "airflow", "team": "vision"}
+    marks = {names.GONE_ANNOTATION: "x", names.AWAITED_STEP_PREFIX + "ab": "5", **kept}
     body = {"metadata": {"annotations": marks, "labels": {"cost-centre": "7"}}}
     before = client.patch(cluster, ELASTIC_JOBS, "mnist", body)
     client.patch_status(cluster, ELASTIC_JOBS, "mnist", {"phase": "Running", "checkpoint": CHECKPOINT})
@@ -61,7 +62,7 @@ def test_a_job_comes_back_as_it_was(edl_alone: Edl, cluster: Cluster, tmp_path: 
     after = client.get(cluster, ELASTIC_JOBS, "mnist")
     assert after["spec"] == before["spec"]
     assert after["metadata"]["labels"] == before["metadata"]["labels"]
-    assert after["metadata"]["annotations"] == {"team": "vision", **PIPELINE.annotations}
+    assert after["metadata"]["annotations"] == kept | PIPELINE.annotations
     assert after["metadata"]["annotations"][OWNER_ANNOTATION] == PIPELINE.owner
     assert "status" not in after
     config_map = client.get(cluster, CONFIG_MAPS, program.config_map_name("mnist"))
@@ -90,7 +91,8 @@ def test_a_restoration_may_be_repeated(edl_alone: Edl, cluster: Cluster, tmp_pat
         client.create(cluster, job)
     folder = str(tmp_path / "saved")
     assert edl_alone("backup", folder)[0] == 0
-    client.patch(cluster, ELASTIC_JOBS, "first", {"spec": {"suspend": True}})
+    changed = {"worker": {"replicas": 7}}
+    client.patch(cluster, ELASTIC_JOBS, "first", {"spec": {"replicaSpecs": changed}})
     second = client.get(cluster, ELASTIC_JOBS, "second")
     _delete(cluster, second)
 
@@ -116,13 +118,62 @@ def test_a_program_that_is_missing_is_made_again(cluster: Cluster) -> None:
 
 
 def test_jobs_that_have_ended_are_left_out(edl_alone: Edl, cluster: Cluster, tmp_path: Path) -> None:
-    """A job that has ended is saved only with --ended."""
+    """A job that has ended would train again, so it is not saved."""
     client.create(cluster, elastic_job("over"))
     client.patch_status(cluster, ELASTIC_JOBS, "over", {"phase": "Succeeded"})
 
     assert edl_alone("backup", str(tmp_path / "a"), "-o", "json")[1].strip() == "[]"
-    code, out, _ = edl_alone("backup", str(tmp_path / "b"), "--ended")
-    assert (code, "over" in out, "no checkpoint reported" in out) == (0, True, True)
+
+
+def test_a_job_that_is_being_deleted_is_no_restored_job(cluster: Cluster) -> None:
+    """Its restoration must be tried again, since it will soon be gone."""
+    job = elastic_job("mnist")
+    job["metadata"]["finalizers"] = ["example.com/wait"]
+    saved = save_job(cluster, client.create(cluster, job))
+    client.delete(cluster, ELASTIC_JOBS, "mnist")
+
+    with pytest.raises(ConflictError, match="is being deleted"):
+        restore_job(cluster, saved)
+    client.patch(cluster, ELASTIC_JOBS, "mnist", {"metadata": {"finalizers": None}})
+
+
+def test_defaults_that_a_newer_definition_adds_are_no_difference(cluster: Cluster) -> None:
+    """A saved spec that lacks what the server adds is that of the restored job."""
+    saved = save_job(cluster, client.create(cluster, elastic_job("mnist")))
+    client.patch(cluster, ELASTIC_JOBS, "mnist", {"spec": {"activeDeadlineSeconds": 9000}})
+
+    assert not restore_job(cluster, saved)
+
+
+def test_a_kind_that_may_not_be_listed_fails_the_backup(
+    edl_alone: Edl, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup without the jobs of a kind would look whole."""
+    client.create(cluster, elastic_job("mnist"))
+    list_all = client.list_objects
+
+    def refuse(of: Cluster, scope: Scope) -> client.ObjectList:
+        if scope.resource.kind == "TFJob":
+            raise ForbiddenError("tfjobs is forbidden")
+        return list_all(of, scope)
+
+    monkeypatch.setattr(client, "list_objects", refuse)
+    code, _, err = edl_alone("backup", str(tmp_path / "a"))
+
+    assert (code, "tfjobs is forbidden" in err, (tmp_path / "a").exists()) == (5, True, False)
+
+
+def test_a_config_map_that_is_no_program_is_not_saved(cluster: Cluster) -> None:
+    """A container may read the variable from a ConfigMap of its own, which the backup would not be."""
+    client.create(cluster, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "own"}, "data": {}})
+    job = elastic_job("mnist")
+    (container,) = job["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"]
+    source = {"configMapKeyRef": {"name": "own", "key": "x"}}
+    container["env"] = [{"name": names.ENV_PROGRAM, "valueFrom": source}]
+
+    saved = save_job(cluster, client.create(cluster, job))
+
+    assert saved.programs == ()
 
 
 def test_a_backup_is_whole_or_absent(
