@@ -152,6 +152,7 @@ func awaitPods(api *rest.RESTClient, pods int) error {
 		if err := watchPods(api, pods, running); err != nil {
 			return err
 		}
+		time.Sleep(100 * time.Millisecond)
 	}
 	return nil
 }
