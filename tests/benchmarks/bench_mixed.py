@@ -138,8 +138,8 @@ class Crowd:
         """Delete all jobs, and wait until they and their pods are gone."""
         resource = self.kind.source.api
         with ThreadPoolExecutor(DELETERS) as users:
-            names = [f"job-{index}" for index in range(self.jobs)]
-            list(users.map(lambda name: client.delete(self._cluster, resource, name), names))
+            jobs = [f"job-{index}" for index in range(self.jobs)]
+            list(users.map(lambda name: client.delete(self._cluster, resource, name), jobs))
         wait_for(lambda: not any(map(len, (informer.cache for informer in self._informers))))
 
     def count_objects(self) -> int:
