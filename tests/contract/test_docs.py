@@ -217,18 +217,6 @@ def test_the_glossary_defines_each_word_once() -> None:
     assert words == sorted({word.lower() for word in words})
 
 
-def test_every_metric_is_listed() -> None:
-    """The metrics page lists each metric of controller, master and Brain."""
-    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    code = "".join(
-        (ROOT / "edl_workflows" / "services" / part / "metrics.py").read_text()
-        for part in ("brain", "controller", "master")
-    )
-
-    missing = [name for name in re.findall(r'"(edl_[a-z_]+)"', code) if name not in page]
-    assert not missing
-
-
 def test_every_environment_variable_is_listed() -> None:
     """The page of environment variables lists each variable that the package names."""
     page = (ROOT / "docs" / "reference" / "environment.md").read_text()

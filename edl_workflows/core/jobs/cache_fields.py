@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from edl_workflows.core.jobs.usage.spans import held_amounts
 from edl_workflows.core.kubernetes.pod_state import OWN_CONTAINER
 
 Object = dict[str, Any]
@@ -67,8 +68,8 @@ def keep_head(obj: Mapping[str, Any]) -> Object:
 
 
 def keep_pod(obj: Mapping[str, Any]) -> Object:
-    """A pod's identity, its containers' names and restart policies, which of them is the job's own, and the
-    states of all."""
+    """A pod's identity, its containers' names and restart policies, which of them is the job's own, the
+    states of all, and what the pod holds of its node."""
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     kept_spec: Object = {"containers": [_select(c, _CONTAINER) for c in spec.get("containers") or ()]}
     kept_spec |= _select(spec, _POD_SPEC)
@@ -81,7 +82,7 @@ def keep_pod(obj: Mapping[str, Any]) -> Object:
     head = head_of(obj)
     if own := (obj["metadata"].get("annotations") or {}).get(OWN_CONTAINER):
         head["metadata"]["annotations"] = {OWN_CONTAINER: own}
-    kept_fields = {**head, "spec": kept_spec, "status": kept}
+    kept_fields = {**head, "spec": kept_spec, "status": kept, "held": held_amounts(obj)}
     return _shared(kept_fields)  # type: ignore[no-any-return]
 
 

@@ -29,6 +29,7 @@ from edl_workflows.core.jobs.autoscaling import ElasticRole
 from edl_workflows.core.jobs.conversion import ConvertedJob
 from edl_workflows.core.jobs.refused_pods import fail_refused
 from edl_workflows.core.jobs.status import Job, JobStatus, KindPhase, phases_of
+from edl_workflows.core.jobs.usage.model import SpentTime
 from edl_workflows.core.jobs.view import JobView
 from edl_workflows.core.kubernetes import names, pod_state
 from edl_workflows.core.kubernetes.api import NETWORK_POLICIES, PODS, ApiResource
@@ -111,6 +112,9 @@ class Kind:
         elastic: returns the role that the controller's autoscaler may resize in a job, or None if it must
             leave the job alone. None for a kind that it never resizes.
         made_here: whether this package made a pod of a job, and not another operator of the kind.
+        spent: returns how a stored job's time was spent; None if nobody accounts for it.
+        restarts: returns how often a stored job was restarted, by cause; None for a kind that counts its
+            failed pods only.
         conversions: what ``edl convert`` can turn a job into: a kind or an ``apiVersion``, and how.
     """
 
@@ -128,6 +132,8 @@ class Kind:
     scale: Callable[[Any, Mapping[str, RoleChange]], SpecEdit] | None = None
     elastic: Callable[[Any], ElasticRole | None] | None = None
     made_here: Callable[[Manifest, Observed], bool] = lambda _pod, _observed: True
+    spent: Callable[[Manifest], SpentTime | None] = lambda _job: None
+    restarts: Callable[[Manifest], Mapping[str, int]] | None = None
     conversions: tuple[tuple[str, Callable[[Any], ConvertedJob]], ...] = ()
 
     @property

@@ -14,6 +14,7 @@ from pydantic.alias_generators import to_snake
 from edl_workflows.core.jobs.actions import Event
 from edl_workflows.core.jobs.left_alone import LEFT_ALONE
 from edl_workflows.core.jobs.replacements import Replacements
+from edl_workflows.core.jobs.usage.model import UsageStatus
 from edl_workflows.core.kubernetes.objects import Condition, Resource, Status, set_condition
 from edl_workflows.core.protocol.reported_text import inert_text
 
@@ -69,6 +70,7 @@ class JobStatus(Status):
         reason, message: why the phase is what it is.
         replica_statuses: counters by role.
         replacements: by role and index, how often their pods were made anew lately.
+        usage: what its pods have held of their nodes, and what for.
     """
 
     phase: KindPhase | None = None
@@ -80,6 +82,7 @@ class JobStatus(Status):
     start_time: datetime | None = None
     completion_time: datetime | None = None
     replacements: Mapping[str, Replacements] | None = None
+    usage: UsageStatus | None = None
 
     @model_validator(mode="wrap")
     @classmethod

@@ -8,6 +8,7 @@ from enum import StrEnum
 from edl_workflows.core.jobs.elastic_job.faults import RestartRecord
 from edl_workflows.core.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.core.jobs.status import Job, KindPhase
+from edl_workflows.core.jobs.usage.model import UsageStatus
 
 
 class JobPhase(StrEnum):
@@ -90,6 +91,7 @@ class JobView:
         failed_pod: the pod with which the job failed, if its status names it.
         result: what the training function returned, as JSON; "" if there is none.
         has_run: whether it has run at any time. Until then it waits for its pods, for quota or in a queue.
+        usage: what its pods have held of their nodes; None if they have held nothing, or nobody has counted.
         conditions: type → status ("True", "False" or "Unknown").
         labels, annotations: the object's, for ownership checks.
     """
@@ -115,6 +117,7 @@ class JobView:
     has_run: bool = False
     started: datetime | None = None
     finished: datetime | None = None
+    usage: UsageStatus | None = None
     conditions: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
@@ -152,6 +155,7 @@ def view_of(job: Job, phases: Mapping[KindPhase, JobPhase]) -> JobView:
             role: Replicas(counts.desired, counts.ready, counts.succeeded, counts.failed)
             for role, counts in status.replica_statuses.items()
         },
+        usage=status.usage,
         started=status.start_time,
         finished=status.completion_time,
         conditions={condition.type: condition.status for condition in status.conditions},

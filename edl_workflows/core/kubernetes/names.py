@@ -57,6 +57,8 @@ tokens' hashes.
 BRAIN_PORT = 8082
 GPU_TYPE_LABEL = "nvidia.com/gpu.product"
 """On a node: what kind of GPU it has, as NVIDIA's GPU feature discovery writes it."""
+OWNER_ANNOTATION = f"{GROUP}/owner"
+"""The task and run that created the object. Only its owner adopts, replaces or cancels an object."""
 TRACE_ANNOTATION = f"{GROUP}/traceparent"
 """The trace that the object belongs to: `edl_workflows.core.protocol.trace_context`."""
 SCENARIO_ANNOTATION = f"{GROUP}/scenario"

@@ -21,6 +21,7 @@ COMMANDS = (
     Command("convert", "jobs.convert", "Convert a job's manifest to another version or kind."),
     Command("get", "jobs.get", "List jobs, or show one."),
     Command("top", "jobs.top", "Show how far jobs are, refreshed until Ctrl-C."),
+    Command("cost", "jobs.cost", "Show what jobs have held of the cluster, and what was lost."),
     Command("describe", "jobs.job", "Show everything about a job."),
     Command("wait", "jobs.stage_commands", "Wait for a job's phase, step or condition."),
     Command("logs", "jobs.logs", "Print the logs of a job's nodes."),
@@ -44,6 +45,7 @@ COMMANDS = (
     ),
     Command("simulate", "simulate", "Simulate how a scheduler would run a workload."),
     Command("install", "services.install", "Print the manifests of an installation."),
+    Command("monitoring", "services.monitoring", "Write alert rules and dashboards as files."),
     Command("crds", "services.crds", "The CustomResourceDefinitions of the job kinds.", group=True),
     Command("argo", "argo.group", "The stages as steps of Argo Workflows.", group=True, extra="argo"),
 )

@@ -13,8 +13,7 @@ from typing import Literal, Self
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol.trace_context import checked_traceparent
 
-OWNER_ANNOTATION = f"{names.GROUP}/owner"
-"""The task and run that created the object. Only its owner adopts, replaces or cancels an object."""
+OWNER_ANNOTATION = names.OWNER_ANNOTATION
 ATTEMPT_ANNOTATION = f"{names.GROUP}/owner-try"
 """The attempt of the owner that holds the object now. An earlier attempt that is killed only later leaves the
 object alone."""

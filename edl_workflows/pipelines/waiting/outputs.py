@@ -7,6 +7,7 @@ from pydantic import Field
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.core.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
+from edl_workflows.core.jobs.usage.model import hours_by_part
 from edl_workflows.core.jobs.view import JobView
 from edl_workflows.core.kubernetes.objects import Model
 from edl_workflows.core.protocol.function_result import read_result
@@ -42,6 +43,9 @@ class Outputs(Model):
         resumed_step: first training step after a migration.
         stall_seconds: how long training paused for a migration.
         replicas: role → number of ready nodes.
+        usage: hours times the amount of each resource that the job's pods have held (``cpu`` in cores,
+            ``memory`` in GiB, ``gpu``), by what they were held for (``useful``, ``lost``, ``overhead``,
+            ``unknown``); None if they have held nothing.
         plan: what the job's optimizer would change; None unless the stage waits for advice.
     """
 
@@ -60,6 +64,7 @@ class Outputs(Model):
     resumed_step: int | None = None
     stall_seconds: float | None = None
     replicas: dict[str, int] = Field(default_factory=dict)
+    usage: dict[str, dict[str, float]] | None = None
     plan: AdvisedChange | None = None
 
 
@@ -88,6 +93,7 @@ def outputs_of(handle: Handle, seen: JobView | ScalePlan) -> Outputs:
                 if checkpoint
                 else None,
                 "replicas": {role: counts.ready for role, counts in seen.replicas.items()},
+                "usage": hours_by_part(seen.usage) if seen.usage else None,
                 "plan": _advised_change(handle, seen),
             }
         )

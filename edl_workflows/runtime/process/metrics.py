@@ -1,12 +1,50 @@
-"""Prometheus metrics that all processes have. Each attempt of a retried API request is counted, so that
-failures are visible."""
+"""Prometheus metrics, made from their declarations (`edl_workflows.core.monitoring`), and those that all
+servers have. Each attempt of a retried API request is counted, so that failures are visible."""
+
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+from edl_workflows.core.monitoring.durations import DurationCounts
+from edl_workflows.core.monitoring.metric import Metric
+from edl_workflows.core.monitoring.processes import API_REQUESTS, API_SECONDS
 from edl_workflows.runtime.kube.connect import RequestRecord
 
-SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Buckets of histograms of durations, in seconds."""
+
+def make_counter(metric: Metric, registry: CollectorRegistry) -> Counter:
+    """A declared counter, exported by a registry."""
+    return Counter(metric.name, metric.text, metric.label_names, registry=registry)
+
+
+def make_gauge(metric: Metric, registry: CollectorRegistry) -> Gauge:
+    """A declared gauge, exported by a registry."""
+    return Gauge(metric.name, metric.text, metric.label_names, registry=registry)
+
+
+def make_histogram(metric: Metric, registry: CollectorRegistry) -> Histogram:
+    """A declared histogram, exported by a registry."""
+    return Histogram(metric.name, metric.text, metric.label_names, buckets=metric.buckets, registry=registry)
+
+
+def make_gauge_family(metric: Metric) -> GaugeMetricFamily:
+    """A declared gauge for the answer to one scrape; the caller adds its samples."""
+    return GaugeMetricFamily(metric.name, metric.text, labels=metric.label_names)
+
+
+def make_counter_family(metric: Metric) -> CounterMetricFamily:
+    """A declared counter for the answer to one scrape; the caller adds its samples."""
+    return CounterMetricFamily(metric.name, metric.text, labels=metric.label_names)
+
+
+def make_histogram_family(
+    metric: Metric, series: Mapping[tuple[str, ...], DurationCounts]
+) -> HistogramMetricFamily:
+    """A declared histogram for the answer to one scrape, with its counts by the values of its labels."""
+    family = HistogramMetricFamily(metric.name, metric.text, labels=metric.label_names)
+    for labels, counts in series.items():
+        family.add_metric(labels, counts.cumulative(), counts.total)
+    return family
 
 
 class ApiMetrics:
@@ -15,19 +53,8 @@ class ApiMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._requests = Counter(
-            "edl_api_requests",
-            "Requests to the Kubernetes API by verb, resource and status code (0: no response).",
-            ["verb", "resource", "code"],
-            registry=self.registry,
-        )
-        self._request_seconds = Histogram(
-            "edl_api_request_seconds",
-            "Time until the Kubernetes API responded; watches are not counted.",
-            ["verb"],
-            buckets=SECONDS,
-            registry=self.registry,
-        )
+        self._requests = make_counter(API_REQUESTS, self.registry)
+        self._request_seconds = make_histogram(API_SECONDS, self.registry)
 
     def requested(self, record: RequestRecord) -> None:
         """Count a request. This is the observer of a `Cluster`."""
@@ -40,13 +67,12 @@ class ProcessMetrics(ApiMetrics):
     """Metrics of a process that competes for leadership.
 
     Args:
-        leading: name of the gauge that shows whether this process leads.
-        what: what a leader does, for the description of the gauge.
+        leading: the gauge that shows whether this process leads.
     """
 
-    def __init__(self, leading: str, activity: str) -> None:
+    def __init__(self, leading: Metric) -> None:
         super().__init__()
-        self._leading = Gauge(leading, f"1 while this process {activity}, else 0.", registry=self.registry)
+        self._leading = make_gauge(leading, self.registry)
 
     def led(self, leading: bool) -> None:
         self._leading.set(1.0 if leading else 0.0)

@@ -2,38 +2,22 @@
 
 from collections.abc import Callable
 
-from prometheus_client import Counter, Gauge, Histogram
+from edl_workflows.core.monitoring.servers import BRAIN_ANSWERS, BRAIN_CALLS, BRAIN_SECONDS, BRAIN_WAITING
+from edl_workflows.runtime.process.metrics import ApiMetrics, make_counter, make_gauge, make_histogram
 
-from edl_workflows.runtime.process.metrics import SECONDS, ApiMetrics
-
-CALLS = ("metrics", "optimize", "states", "jobs", "plans", "cluster")
 _METHODS = ("GET", "POST")
 
 
 class BrainMetrics(ApiMetrics):
     def __init__(self) -> None:
         super().__init__()
-        self._answers = Counter(
-            "edl_brain_answers",
-            "Responses by method, call (metrics, optimize, states, jobs, plans, cluster, other) and status "
-            "code.",
-            ["method", "call", "code"],
-            registry=self.registry,
-        )
-        self._seconds = Histogram(
-            "edl_brain_answer_seconds",
-            "Time until a response began, by call; for reports, until they were durable.",
-            ["call"],
-            buckets=SECONDS,
-            registry=self.registry,
-        )
-        self._waiting = Gauge(
-            "edl_brain_store_waiting", "Writes that wait for the store.", registry=self.registry
-        )
+        self._answers = make_counter(BRAIN_ANSWERS, self.registry)
+        self._seconds = make_histogram(BRAIN_SECONDS, self.registry)
+        self._waiting = make_gauge(BRAIN_WAITING, self.registry)
 
     def answered(self, method: str, call: str, code: int, seconds: float) -> None:
         """Count a response; see `CountAnswer`."""
-        method, call = method if method in _METHODS else "other", call if call in CALLS else "other"
+        method, call = method if method in _METHODS else "other", call if call in BRAIN_CALLS else "other"
         self._answers.labels(method, call, str(code)).inc()
         self._seconds.labels(call).observe(seconds)
 

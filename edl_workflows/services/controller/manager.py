@@ -4,7 +4,7 @@ problems."""
 import datetime as dt
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.kube.events import EventNote, Recorder
 from edl_workflows.runtime.kube.resources import CRDS, Scope
 from edl_workflows.runtime.process.partition import CLUSTER_WIDE, Partition
+from edl_workflows.services.controller.accounting.ledger import LOOK_SECONDS, UsageLedger
 from edl_workflows.services.controller.allocator import Allocator, AllocatorOptions
 from edl_workflows.services.controller.apply import Applier
 from edl_workflows.services.controller.metrics import ControllerMetrics
@@ -46,6 +47,10 @@ STOP_SECONDS = 20.0
 of 30 s."""
 TAKE_OVER_BACKOFF = Backoff(first=RETRY_SECONDS, most=30.0)
 """After a take-over that failed: it lists all objects, which an overloaded API server refuses."""
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
 
 
 def _left(deadline: float) -> float:
@@ -144,28 +149,36 @@ class Manager:
             self._partition,
         )
         budget = ProgressBudget(context)
+        self.ledger = self._account_for(job_kinds)
         self._reconciler = Reconciler(
             self.world,
             self._applier,
             job_kinds,
             options.settings,
-            lambda: dt.datetime.now(dt.UTC),
+            _now,
             metrics,
             lambda: budget.period,
+            ledger=self.ledger,
         )
         self._scaling = list(_scaling_loops(context, options, recorder))
         self.world.on_namespace(lambda _namespace, _served: self._ask_scaling())
         take_over = PeriodicLoop("take-over", self._take_over, self.world.wait_synced, RETRY_SECONDS)
         self._failed_take_overs, self._take_over_due = 0, 0.0
         self._partition.on_gone(lambda: take_over.ask(everything=True))
-        self._loops: list[ScalingLoop | PeriodicLoop] = [*self._scaling, take_over]
+        accounts = PeriodicLoop("accounts", self.ledger.look, self.world.wait_synced, LOOK_SECONDS)
+        self._loops: list[ScalingLoop | PeriodicLoop] = [*self._scaling, take_over, accounts]
         if ELASTIC_JOB in options.kinds:
             self._loops.append(budget.loop)
         self._stopped = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._work, name=f"worker {index}", daemon=True)
-            for index in range(options.workers)
-        ]
+        self._threads = list(map(self._make_worker, range(options.workers)))
+
+    def _account_for(self, job_kinds: Sequence[Kind]) -> UsageLedger:
+        ledger = UsageLedger(self.world, job_kinds, _now, self._enqueue)
+        self._metrics.jobs.observe(self.world, ledger, self._partition.owns, _now)
+        return ledger
+
+    def _make_worker(self, index: int) -> threading.Thread:
+        return threading.Thread(target=self._work, name=f"worker {index}", daemon=True)
 
     def start(self) -> None:
         """Start the watches. Workers begin when everything is listed."""

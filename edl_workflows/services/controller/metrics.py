@@ -2,11 +2,19 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import Counter, Gauge, Histogram
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
-from edl_workflows.runtime.process.metrics import SECONDS, ProcessMetrics
+from edl_workflows.core.monitoring import controller as declared
+from edl_workflows.core.monitoring.metric import Metric
+from edl_workflows.runtime.process.metrics import (
+    ProcessMetrics,
+    make_counter,
+    make_gauge,
+    make_gauge_family,
+    make_histogram,
+)
+from edl_workflows.services.controller.accounting.job_metrics import ExportedJobs
 
 
 class _LatestFigures(Collector):
@@ -14,24 +22,23 @@ class _LatestFigures(Collector):
     while another replica decides.
 
     Args:
-        name, text, label: as of a `Gauge`; "": without a label.
+        metric: a gauge with at most one label.
         decides: whether this replica makes such decisions now.
     """
 
-    def __init__(self, name: str, text: str, label: str, decides: Callable[[], bool]) -> None:
-        self._name, self._text, self._label = name, text, label
-        self._decides = decides
+    def __init__(self, metric: Metric, decides: Callable[[], bool]) -> None:
+        self._metric, self._decides = metric, decides
         self._figures: Mapping[str, float] = {}
 
     def set(self, figures: Mapping[str, float]) -> None:
         """Note the figures by the label's value; {} if there are none any more."""
         self._figures = figures
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[MetricFamily]:
         """The gauge at a scrape."""
-        family = GaugeMetricFamily(self._name, self._text, labels=[self._label] if self._label else [])
+        family = make_gauge_family(self._metric)
         for value, figure in self._figures.items() if self._decides() else ():
-            family.add_metric([value] if self._label else [], figure)
+            family.add_metric([value] if self._metric.labels else [], figure)
         yield family
 
 
@@ -39,68 +46,22 @@ class ControllerMetrics(ProcessMetrics):
     """Counters of one manager, in a registry of its own."""
 
     def __init__(self) -> None:
-        super().__init__("edl_controller_leading", "may write")
+        super().__init__(declared.LEADING)
         self._decides_for_cluster: Callable[[], bool] = lambda: True
-        self._decisions = Counter(
-            "edl_controller_reconcile",
-            "Decisions by kind and result (success, conflict, unavailable, error, defect).",
-            ["kind", "result"],
-            registry=self.registry,
-        )
-        self._seconds = Histogram(
-            "edl_controller_reconcile_seconds",
-            "Time of one object's decision with its writes.",
-            ["kind"],
-            buckets=SECONDS,
-            registry=self.registry,
-        )
-        self._depth = Gauge(
-            "edl_controller_queue_depth", "Jobs that wait for a worker.", registry=self.registry
-        )
-        self._retries = Counter(
-            "edl_controller_retries", "Jobs put back with a back-off.", registry=self.registry
-        )
-        self._missing = Gauge(
-            "edl_controller_definition_missing",
-            "1 while the API server lacks the kind's definition.",
-            ["kind"],
-            registry=self.registry,
-        )
+        self._decisions = make_counter(declared.RECONCILIATIONS, self.registry)
+        self._seconds = make_histogram(declared.RECONCILE_SECONDS, self.registry)
+        self._depth = make_gauge(declared.QUEUE_DEPTH, self.registry)
+        self._retries = make_counter(declared.RETRIES, self.registry)
+        self._missing = make_gauge(declared.DEFINITION_MISSING, self.registry)
+        self._allocation_seconds = make_histogram(declared.ALLOCATION_SECONDS, self.registry)
+        self._unallocated = self._latest(declared.UNALLOCATED_JOBS, self._decides)
+        self._decision_seconds = make_histogram(declared.AUTOSCALER_SECONDS, self.registry)
+        self._autoscaled = self._latest(declared.AUTOSCALER_JOBS, self._decides)
+        self._progress_period = self._latest(declared.PROGRESS_PERIOD, lambda: True)
+        self.jobs = ExportedJobs(self.registry)
 
-        self._allocation_seconds = Histogram(
-            "edl_controller_allocation_seconds",
-            "Time of one decision about the preemptible jobs' replicas and nodes, by policy.",
-            ["policy"],
-            buckets=SECONDS,
-            registry=self.registry,
-        )
-        self._unallocated = self._latest(
-            "edl_controller_unallocated_jobs", "Preemptible jobs that wait for room, at the last decision."
-        )
-
-        self._decision_seconds = Histogram(
-            "edl_controller_autoscaler_seconds",
-            "Time of one plan of the autoscaler.",
-            buckets=SECONDS,
-            registry=self.registry,
-        )
-        self._autoscaled = self._latest(
-            "edl_controller_autoscaler_jobs",
-            "Jobs that the autoscaler's last plan changes, and jobs that it leaves below their maximum.",
-            "result",
-        )
-
-        self._progress_period = _LatestFigures(
-            "edl_controller_progress_period_seconds",
-            "Least time between two writes of mere progress by the master of a job.",
-            "",
-            lambda: True,
-        )
-        self.registry.register(self._progress_period)
-
-    def _latest(self, name: str, text: str, label: str = "") -> _LatestFigures:
-        """A gauge of decisions about the jobs of the whole cluster."""
-        figures = _LatestFigures(name, text, label, self._decides)
+    def _latest(self, metric: Metric, decides: Callable[[], bool]) -> _LatestFigures:
+        figures = _LatestFigures(metric, decides)
         self.registry.register(figures)
         return figures
 

@@ -97,6 +97,7 @@ class ObservedCluster(InformerGroup):
         self._filters = bool(self._waiting or self._served.informers)
         """Whether objects may be observed in namespaces that are not served."""
         self._namespace_listeners: list[NamespaceListener] = []
+        self._removal_listeners: list[Callable[[Object], None]] = []
         self._served.on_change(self._report_namespace)
         self._by_source = {source: self._informer(connection, selection, source) for source in sources}
         informers = chain.from_iterable(informer.informers for informer in self._by_source.values())
@@ -165,8 +166,15 @@ class ObservedCluster(InformerGroup):
 
     def removed(self, obj: Object) -> None:
         """Remove an object that we have deleted from the cache."""
+        for listener in self._removal_listeners:
+            listener(obj)
         for source in self._sources_of(obj):
             self._by_source[source].remove(obj)
+
+    def on_removed(self, listener: Callable[[Object], None]) -> None:
+        """Call `listener` with each object that we have deleted, before it leaves the cache: no event about
+        it follows."""
+        self._removal_listeners.append(listener)
 
     def find(self, api_version: str, kind: str, group: JobGroup, name: str) -> Object | None:
         """The cached object of the group by kind and name."""

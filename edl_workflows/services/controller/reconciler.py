@@ -13,6 +13,7 @@ from edl_workflows.core.jobs.actions import Actions, InstallationSettings, Manif
 from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.runtime.kube.events import EventNote
 from edl_workflows.runtime.kube.resources import Object
+from edl_workflows.services.controller.accounting.ledger import UsageLedger
 from edl_workflows.services.controller.apply import Applier, Creations
 from edl_workflows.services.controller.delayed_writes import DelayedWrites
 from edl_workflows.services.controller.metrics import ControllerMetrics
@@ -63,6 +64,7 @@ class Reconciler:
         metrics: counts decisions.
         progress_period: see `Observed`.
         holds: delayed status writes.
+        ledger: adds the account of what a job's pods hold to the statuses that are written.
     """
 
     world: ObservedCluster
@@ -73,6 +75,7 @@ class Reconciler:
     metrics: ControllerMetrics = field(repr=False)
     progress_period: Callable[[], int] = lambda: 0
     holds: DelayedWrites = field(default_factory=DelayedWrites, repr=False)
+    ledger: UsageLedger | None = field(default=None, repr=False)
 
     def reconcile(self, group: JobGroup) -> ReconcileResult:
         """Decide and apply for each object of the group. A failure for one object does not raise, and does
@@ -118,7 +121,11 @@ class Reconciler:
         if words:
             actions = replace(actions, status_may_wait=actions.requeue_after or 0.0)
         actions = self._held_back(manifest, actions)
+        if self.ledger is not None:
+            actions = self.ledger.extend(kind, manifest, actions, now)
         changed = self.applier.finish(manifest, actions, group, now) and not words
+        if actions.status:
+            self.metrics.jobs.note_status(kind, manifest, actions.status)
         return ReconcileResult(changed=bool(total.made or changed), requeue_after=actions.requeue_after)
 
     def _held_back(self, manifest: Manifest, actions: Actions) -> Actions:

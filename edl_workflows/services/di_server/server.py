@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import structlog
-from prometheus_client import Counter
 
 from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
+from edl_workflows.core.monitoring.servers import DI_ANSWERS
 from edl_workflows.runtime.kube.connect import Cluster
 from edl_workflows.runtime.process import http
 from edl_workflows.runtime.process.health import serve_health
 from edl_workflows.runtime.process.http import ListenOptions
-from edl_workflows.runtime.process.metrics import ApiMetrics
+from edl_workflows.runtime.process.metrics import ApiMetrics, make_counter
 from edl_workflows.services.di_server.app import create_app
 from edl_workflows.services.di_server.guard import Admission
 from edl_workflows.services.di_server.service import DiService
@@ -25,12 +25,7 @@ log = structlog.get_logger(__name__)
 class DiServerMetrics(ApiMetrics):
     def __init__(self) -> None:
         super().__init__()
-        self._answers = Counter(
-            "edl_di_server_answers",
-            "Answers by method, call (replicas, profilings, other) and status code.",
-            ["method", "call", "code"],
-            registry=self.registry,
-        )
+        self._answers = make_counter(DI_ANSWERS, self.registry)
 
     def answered(self, method: str, call: str, code: int) -> None:
         """Count an answer; see `CountAnswer`."""

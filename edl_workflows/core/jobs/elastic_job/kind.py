@@ -1,6 +1,6 @@
 """ElasticJob's `Kind` in the registry: what decisions read, and how pipelines and kubectl see a job."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from edl_workflows.core.jobs.elastic_job.awaited_steps import without_waiters
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob, ElasticJobPhase, ElasticJobStatus
 from edl_workflows.core.jobs.elastic_job.reconcile import reconcile
 from edl_workflows.core.jobs.elastic_job.status import OWNED
+from edl_workflows.core.jobs.elastic_job.time_spent import SPENT, read_spent
 from edl_workflows.core.jobs.kind import CREATE_VERBS, Kind, Source, job_by_label, job_source
 from edl_workflows.core.jobs.view import Checkpoint, FailedPod, JobPhase, JobView, Progress, view_of
 from edl_workflows.core.kubernetes import api, names
@@ -113,18 +114,34 @@ _STATUS = frozenset(
 )
 """The fields of a job's status that decisions read. The master writes the last three, and others more often.
 """
+_COUNTED = ("usage", "restarts", SPENT)
+"""The fields of a kept job's status that only the account of its usage and the metrics read."""
 
 
 def _keep_job(job: Manifest) -> dict[str, Any]:
-    """A job without what only people and pipelines read, progress, speeds, the time account, and without its
-    waiters."""
-    return cache_fields.keep_status(without_waiters(job), _STATUS.__contains__)
+    """A job without what only people and pipelines read, progress, speeds, the time account but for its sums,
+    and without its waiters."""
+    kept = cache_fields.keep_status(without_waiters(job), _STATUS.__contains__)
+    status = job.get("status") or {}
+    if "usage" in status:
+        kept["status"]["usage"] = status["usage"]
+    if "restarts" in status:
+        kept["status"]["restarts"] = {"counts": count_restarts(job)}
+    if spent := read_spent(job):
+        kept["status"][SPENT] = spent
+    return kept
+
+
+def count_restarts(job: Manifest) -> Mapping[str, int]:
+    """How often anything of a job was restarted, by cause, as its master counts."""
+    counts: Mapping[str, int] = ((job.get("status") or {}).get("restarts") or {}).get("counts") or {}
+    return counts
 
 
 # The time of the last save is read when pods are told to end: a new checkpoint asks for no decision. The
 # period of progress is for the master.
 ELASTIC_JOBS = job_source(
-    api.ELASTIC_JOBS, "delete", keep=_keep_job, silent=("checkpoint", "progressPeriodSeconds")
+    api.ELASTIC_JOBS, "delete", keep=_keep_job, silent=("checkpoint", "progressPeriodSeconds", *_COUNTED)
 )
 SCALE_PLANS = Source(
     api.SCALE_PLANS,
@@ -158,4 +175,6 @@ ELASTIC_JOB = Kind(
     view=view,
     elastic=scaling.elastic_role,
     made_here=_made_here,
+    spent=read_spent,
+    restarts=count_restarts,
 )

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from edl_workflows.core.jobs.elastic_job.model import GoodputStatus
+from edl_workflows.core.jobs.usage.model import DIVIDED, SpentTime, UsagePart
 
 
 class TimeCause(StrEnum):
@@ -41,6 +43,41 @@ _MEANINGS = {
     TimeCause.SUSPENDED: "the job was suspended",
     TimeCause.OTHER: "pauses, end of the program",
 }
+
+
+_PARTS = {
+    TimeCause.TRAINING: UsagePart.USEFUL,
+    TimeCause.REDONE: UsagePart.LOST,
+    TimeCause.HANG: UsagePart.LOST,
+    TimeCause.MASTER_DOWN: UsagePart.LOST,
+    TimeCause.IMPORT: UsagePart.OVERHEAD,
+    TimeCause.RENDEZVOUS: UsagePart.OVERHEAD,
+    TimeCause.RESTORE: UsagePart.OVERHEAD,
+    TimeCause.SAVE: UsagePart.OVERHEAD,
+    TimeCause.OTHER: UsagePart.OVERHEAD,
+}
+"""What a job holds its resources for in the time of each cause. In the time of the other causes it holds
+none, or hardly any."""
+_PLACES = {str(cause): DIVIDED.index(part) for cause, part in _PARTS.items()}
+"""The causes' places in a `SpentTime`."""
+
+SPENT = "spent"
+"""Field of a kept job's status: the `SpentTime` of its ``goodput``, which is not kept."""
+
+
+def read_spent(job: Mapping[str, Any]) -> SpentTime | None:
+    """How a job's time was spent, either whole or as the controller keeps it; None before its master has
+    accounted for any."""
+    status = job.get("status") or {}
+    kept: SpentTime | None = status.get(SPENT)
+    seconds = (status.get("goodput") or {}).get("seconds")
+    if kept is not None or not seconds:
+        return kept
+    sums = [0.0, 0.0, 0.0]
+    for cause in seconds:  # without calls: the controller does this for each event about a job
+        if cause in _PLACES:
+            sums[_PLACES[cause]] += seconds[cause]
+    return SpentTime(*sums)
 
 
 def whole_seconds(parts: Mapping[TimeCause, float]) -> dict[str, int]:

@@ -2,37 +2,26 @@
 
 from collections.abc import Callable
 
-from prometheus_client import Counter, Gauge
-
+from edl_workflows.core.monitoring.servers import (
+    ARGO_CANCELLATIONS,
+    ARGO_DEADLINES,
+    ARGO_LEADING,
+    ARGO_RESULTS,
+    ARGO_SERVING,
+)
 from edl_workflows.pipelines.stages.catalog import STAGES
-from edl_workflows.runtime.process.metrics import ProcessMetrics
+from edl_workflows.runtime.process.metrics import ProcessMetrics, make_counter, make_gauge
 
 
 class ArgoAgentMetrics(ProcessMetrics):
     """Counters of one agent, in a registry of its own."""
 
     def __init__(self) -> None:
-        super().__init__("edl_argo_agent_leading", "serves steps")
-        self._results = Counter(
-            "edl_argo_agent_results",
-            "Steps answered, by stage and phase (Succeeded, Failed, Error).",
-            ["stage", "phase"],
-            registry=self.registry,
-        )
-        self._cancellations = Counter(
-            "edl_argo_agent_cancellations",
-            "Objects cancelled since their step had vanished, by action (delete, suspend).",
-            ["action"],
-            registry=self.registry,
-        )
-        self._deadlines = Counter(
-            "edl_argo_agent_deadlines",
-            "Workflows that Argo's controller was told of since their deadline had passed.",
-            registry=self.registry,
-        )
-        self._serving = Gauge(
-            "edl_argo_agent_serving", "Steps that are being served.", registry=self.registry
-        )
+        super().__init__(ARGO_LEADING)
+        self._results = make_counter(ARGO_RESULTS, self.registry)
+        self._cancellations = make_counter(ARGO_CANCELLATIONS, self.registry)
+        self._deadlines = make_counter(ARGO_DEADLINES, self.registry)
+        self._serving = make_gauge(ARGO_SERVING, self.registry)
 
     def answered(self, stage: str, phase: str) -> None:
         """Count the end of a step, by the stage that its body asks for. The label is "" for all names that no

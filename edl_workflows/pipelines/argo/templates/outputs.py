@@ -21,11 +21,12 @@ PARAMETERS = (
     "resumed-step",
     "stall-seconds",
     "replicas",
+    "usage",
     "plan",
 )
 """Fields of `waiting.outputs.Outputs` as Argo names them. Argo's values are texts: an absent one is empty,
-replicas, metrics and a plan are JSON; warnings are separated by semicolons. Argo expands no tags in them,
-because `inert_text` breaks tags."""
+replicas, metrics, usage and a plan are JSON; warnings are separated by semicolons. Argo expands no tags in
+them, because `inert_text` breaks tags."""
 
 
 def render_outputs(outputs: Outputs) -> list[dict[str, str]]:
@@ -41,6 +42,7 @@ def render_outputs(outputs: Outputs) -> list[dict[str, str]]:
         "training-metrics": json.dumps(fields.get("metrics") or {}, sort_keys=True),
         "warnings": "; ".join(fields.get("warnings") or []),
         "replicas": json.dumps(fields.get("replicas") or {}, sort_keys=True),
+        "usage": json.dumps(fields.get("usage") or {}, sort_keys=True),
         "plan": json.dumps(fields["plan"], sort_keys=True) if "plan" in fields else None,
     }
     return [{"name": name, "value": _text(values.get(name))} for name in PARAMETERS]

@@ -103,6 +103,8 @@ JOB_OUTPUTS: dict[str, str] = {
     "checkpoint-step": f'{JQ}.status.checkpoint.step // ""',
     "replicas": f'{JQ}(.status.replicaStatuses // {{}}) | del(.["{names.MASTER_TYPE}"])'
     " | map_values(.ready // 0)",
+    "usage": f"{JQ}.status.usage // {{}} | {{cpu, memory, gpu}} | with_entries(select(.value)"
+    " | .value |= map_values(. / 0.36 | round / 10000))",
 }
 COMMON_PHASE = (
     f'{JQ}.status.phase // "Pending" | (.[:1] | ascii_upcase) + .[1:]'
@@ -123,6 +125,7 @@ PLAN_OUTPUTS: Mapping[str, str] = {
     "resumed-step": f'{JQ}.status.resumedStep // ""',
     "stall-seconds": f'{JQ}.status.stallSeconds // ""',
     "replicas": "{}",
+    "usage": "{}",
 }
 _AUTOSCALING = ".status.autoscaling // {}"
 PLANNED_OUTPUTS: Mapping[str, str] = {

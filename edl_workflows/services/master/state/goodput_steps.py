@@ -40,9 +40,10 @@ def count_time(state: JobState, now: float) -> None:
         worked=_has_worked(state),
         created=state.settings.created,
     )
-    state.goodput, state.volatile.moments = goodput.count_time(
-        state.goodput, state.volatile.moments, seen, now
-    )
+    before = state.goodput
+    state.goodput, state.volatile.moments = goodput.count_time(before, state.volatile.moments, seen, now)
+    if state.goodput is not before:
+        state.volatile.statistics.pauses.note_times(before, state.goodput, now)
 
 
 def note_prepared(state: JobState, node: JobNode, version: int) -> None:
@@ -60,6 +61,7 @@ def count_save(state: JobState, message: ProcessReport, now: float) -> None:
         return
     if state.settings.collective or [node.ref for node in state.trainers] == [message.node]:
         state.goodput = goodput.cut_save(state.goodput, message.saving, now)
+        state.volatile.statistics.pauses.blocking.add(message.saving)
 
 
 def present_cause(state: JobState) -> TimeCause:

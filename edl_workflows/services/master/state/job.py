@@ -122,7 +122,7 @@ class VolatileState:
         """See `JobState.shift_times`."""
         for times in (self.last_seen, self.pending_since, self.exits_since):
             times.update({node: at + seconds for node, at in times.items()})
-        self.statistics.forget_samples()
+        self.statistics.shift_times(seconds)
         number, since = self.prepared_since
         self.prepared_since = (number, since + seconds)
         if self.missing_since is not None:

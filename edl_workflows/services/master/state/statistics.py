@@ -5,12 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from edl_workflows.core.jobs.elastic_job.time_spent import TimeCause
+from edl_workflows.core.monitoring.durations import DurationCounts
 from edl_workflows.core.protocol.metrics import LOSS, MAX_METRICS
 from edl_workflows.core.protocol.nodes import Usage
 from edl_workflows.core.protocol.training import StepReport
 from edl_workflows.core.scaling.dlrover.allreduce import NEWEST
 from edl_workflows.core.scaling.dlrover.resources import OptimizerNode
 from edl_workflows.core.scaling.dlrover.samples import JobSample, NodeSample
+from edl_workflows.services.master.state.goodput import Goodput
 
 MAX_SHARD_POINTS = 64
 FEWEST_SHARD_POINTS = 5
@@ -100,6 +103,56 @@ class RecordMeter:
 
 
 @dataclass
+class PauseCounts:
+    """How long training paused, and faults went unnoticed.
+
+    Attributes:
+        stalls: from the last step of a training group to the first step of the next one.
+        restores: waiting for the model.
+        blocking: for saves.
+        hangs, absences: until they were noticed.
+        last_step: Unix seconds of the last step of the previous training group; 0 if that is unknown, or the
+            present one has made a step.
+        restoring_since: Unix seconds; 0 while the model is not restored.
+    """
+
+    stalls: DurationCounts = field(default_factory=DurationCounts)
+    restores: DurationCounts = field(default_factory=DurationCounts)
+    blocking: DurationCounts = field(default_factory=DurationCounts)
+    hangs: DurationCounts = field(default_factory=DurationCounts)
+    absences: DurationCounts = field(default_factory=DurationCounts)
+    last_step: float = 0.0
+    restoring_since: float = 0.0
+
+    def note_times(self, before: Goodput, now: Goodput, at: float) -> None:
+        """Note the pauses that end, and those that begin, with a change of the job's account of time.
+
+        Args:
+            before: the account before.
+            now: the account.
+            at: Unix seconds.
+        """
+        if before.at and now.version != before.version:
+            self.last_step = before.at
+        if now.at and self.last_step:
+            self.stalls.add(max(0.0, now.at - self.last_step))
+            self.last_step = 0.0
+        restoring = now.cause is TimeCause.RESTORE
+        if restoring and not self.restoring_since:
+            self.restoring_since = at
+        elif self.restoring_since and not restoring:
+            self.restores.add(max(0.0, at - self.restoring_since))
+            self.restoring_since = 0.0
+
+    def shift_times(self, seconds: float) -> None:
+        """Exclude a jump of the clock, or a pause of the master."""
+        if self.last_step:
+            self.last_step += seconds
+        if self.restoring_since:
+            self.restoring_since += seconds
+
+
+@dataclass
 class Statistics:
     """The newest reports.
 
@@ -115,6 +168,7 @@ class Statistics:
         world_speeds: newest speeds (steps per second) of a collective job by number of members.
         same_since: since when all samples have the same nodes.
         ooms: nodes that ran out of memory and were not yet reported to Brain.
+        pauses: how long training paused.
     """
 
     steps: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=512))
@@ -127,6 +181,7 @@ class Statistics:
     world_speeds: dict[int, deque[float]] = field(default_factory=dict)
     same_since: float = 0.0
     ooms: deque[OptimizerNode] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+    pauses: PauseCounts = field(default_factory=PauseCounts)
     _sampled_step: tuple[float, int] | None = None
     _stepper: str = ""
 
@@ -188,9 +243,11 @@ class Statistics:
         if speed > 0:
             self.world_speeds.setdefault(members, deque(maxlen=NEWEST)).append(speed)
 
-    def forget_samples(self) -> None:
-        """Drop the samples because the clock was set: older times are not comparable with new ones."""
+    def shift_times(self, seconds: float) -> None:
+        """Shift the beginnings of pauses because the clock was set, and drop the samples: older times are not
+        comparable with new ones."""
         self.samples.clear()
+        self.pauses.shift_times(seconds)
 
     def restart(self) -> None:
         """Restart the measurement of speed for another version, whose steps may go back."""

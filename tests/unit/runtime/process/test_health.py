@@ -6,6 +6,7 @@ import urllib.request
 import pytest
 
 from edl_workflows.core.exceptions import UnavailableError
+from edl_workflows.core.monitoring.controller import LEADING
 from edl_workflows.runtime.kube.connect import RequestRecord
 from edl_workflows.runtime.process.health import HealthServer
 from edl_workflows.runtime.process.metrics import ProcessMetrics
@@ -23,7 +24,7 @@ def fetch(port: int, path: str) -> tuple[int, str]:
 def test_endpoints() -> None:
     """Health, readiness with what the process waits for, and metrics are served, and nothing else."""
     waits: list[str] = ["not listed yet: pods"]
-    metrics = ProcessMetrics("leads", "leads")
+    metrics = ProcessMetrics(LEADING)
     metrics.led(True)
     metrics.requested(RequestRecord("list", "pods", 200, 0.01))
     server = HealthServer("127.0.0.1", 0, list, lambda: waits, metrics.registry)
@@ -40,14 +41,14 @@ def test_endpoints() -> None:
     assert code == 200
     assert 'edl_api_requests_total{code="200",resource="pods",verb="list"} 1.0' in text
     assert 'edl_api_request_seconds_count{verb="list"} 1.0' in text
-    assert "leads 1.0" in text
+    assert "edl_controller_leading 1.0" in text
 
 
 def test_port_taken() -> None:
     """The error for a port in use names it and the option."""
-    server = HealthServer("127.0.0.1", 0, list, list, ProcessMetrics("leads", "leads").registry)
+    server = HealthServer("127.0.0.1", 0, list, list, ProcessMetrics(LEADING).registry)
     try:
         with pytest.raises(UnavailableError, match=f"{server.port}.*--metrics-port"):
-            HealthServer("127.0.0.1", server.port, list, list, ProcessMetrics("leads", "leads").registry)
+            HealthServer("127.0.0.1", server.port, list, list, ProcessMetrics(LEADING).registry)
     finally:
         server.close()

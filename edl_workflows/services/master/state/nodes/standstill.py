@@ -52,6 +52,8 @@ def fail_silent_members(state: JobState, now: float) -> None:
             f"silent for {seconds:.0f} s: its process is stopped, cut off from the network, or short of CPU"
         )
         _fail_member(state, absence, node, reason)
+    if silent:
+        state.volatile.statistics.pauses.absences.add(now - absence.since)
 
 
 def record_stacks(state: JobState, message: StackReport) -> None:
@@ -84,6 +86,8 @@ def find_hang(state: JobState, now: float) -> None:
     state.hangs, state.volatile.moved, step = seen
     if step is hang.HangStep.FOUND:
         state.volatile.hang_report = HangReport(state.hangs.dump, now)
+        if state.volatile.moved is not None:
+            state.volatile.statistics.pauses.hangs.add(now - state.volatile.moved.at)
     if step is hang.HangStep.RESTART:
         _restart_hanging(state, now)
 
@@ -107,6 +111,7 @@ def _restart_hanging(state: JobState, now: float) -> None:
         return
     for node in absence.silent:
         _fail_member(state, absence, node, f"absent for {now - absence.since:.0f} s, and training hangs")
+    state.volatile.statistics.pauses.absences.add(now - absence.since)
 
 
 def _fail_member(state: JobState, absence: Absence, name: str, reason: str) -> None:

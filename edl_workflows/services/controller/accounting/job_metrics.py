@@ -1,0 +1,186 @@
+"""What Prometheus sees of the jobs: how many there are in each phase, how long they waited, why they were
+restarted, and what they hold.
+
+Jobs are looked at when Prometheus asks, apart from restarts and waiting times, which are noted when they
+happen. Only jobs that this process owns are exported, so that replicas don't export a job twice.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric as MetricFamily
+from prometheus_client.registry import Collector
+
+from edl_workflows.core.jobs import manifests
+from edl_workflows.core.jobs.actions import Manifest
+from edl_workflows.core.jobs.kind import Kind
+from edl_workflows.core.jobs.usage.model import SECONDS_PER_HOUR, HeldResource, pipeline_of
+from edl_workflows.core.jobs.usage.spans import failure_cause
+from edl_workflows.core.jobs.view import JobPhase
+from edl_workflows.core.kubernetes import pod_state
+from edl_workflows.core.monitoring import controller as declared
+from edl_workflows.runtime.kube.cache import ObjectChange
+from edl_workflows.runtime.process.metrics import make_counter, make_gauge_family, make_histogram
+from edl_workflows.services.controller.accounting.ledger import UsageLedger, group_of_job, is_over
+from edl_workflows.services.controller.observed_cluster import ObservedCluster
+
+KEPT_SECONDS = 600.0
+"""How long after its end a job's own series are exported, so that Prometheus sees the last figures."""
+
+_HOURS = {
+    HeldResource.CPU: declared.CPU_HOURS,
+    HeldResource.MEMORY: declared.MEMORY_HOURS,
+    HeldResource.GPU: declared.GPU_HOURS,
+}
+
+
+class ExportedJobs(Collector):
+    """The metrics of the jobs of one controller.
+
+    Args:
+        registry: exports them.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._queue_seconds = make_histogram(declared.QUEUE_SECONDS, registry)
+        self._restarts = make_counter(declared.RESTARTS, registry)
+        self._observed: _ObservedJobs | None = None
+        registry.register(self)
+
+    def observe(
+        self,
+        world: ObservedCluster,
+        ledger: UsageLedger,
+        owns: Callable[[str], bool],
+        clock: Callable[[], datetime],
+    ) -> None:
+        """Export the jobs of a world.
+
+        Args:
+            world: the observed jobs.
+            ledger: their accounts.
+            owns: whether this process owns the job with a key.
+            clock: the time, with a zone.
+        """
+        self._observed = _ObservedJobs(world, ledger, owns, clock)
+        for kind in ledger.kinds:
+            if kind.restarts is None:
+                world.listen(kind.pods, partial(self._note_pod, kind, owns))
+            else:
+                world.listen(kind.source, partial(self._note_job, kind, owns))
+
+    def collect(self) -> Iterator[MetricFamily]:
+        """The gauges at a scrape."""
+        if self._observed is not None:
+            yield from self._observed.collect()
+            return
+        for metric in (declared.JOBS, declared.LONGEST_WAIT, *_HOURS.values()):
+            yield make_gauge_family(metric)
+
+    def note_status(self, kind: Kind, manifest: Manifest, patch: Mapping[str, Any]) -> None:
+        """Note what a written status says for the first time: how long the job waited."""
+        seconds = (patch.get("usage") or {}).get("queueSeconds")
+        if seconds is not None:
+            self._queue_seconds.labels(kind.name, _namespace_of(manifest)).observe(seconds)
+
+    def _note_job(self, kind: Kind, owns: Callable[[str], bool], change: ObjectChange) -> None:
+        """Count what a job's master has restarted since its last report."""
+        if change.old is None or kind.restarts is None:
+            return  # seen for the first time: it was restarted before this process watched
+        counts, before = kind.restarts(change.object), kind.restarts(change.old)
+        if counts is before or counts == before or not owns(str(group_of_job(change.object))):
+            return
+        for cause, count in counts.items():
+            self._count_restarts(kind, change.object, cause, count - before.get(cause, 0))
+
+    def _note_pod(self, kind: Kind, owns: Callable[[str], bool], change: ObjectChange) -> None:
+        """Count a pod that has failed since its last state."""
+        new, old = change.object, change.old
+        if old is None or pod_state.pod_phase(new) != "Failed" or pod_state.pod_phase(old) == "Failed":
+            return
+        if owns(f"{_namespace_of(new)}/{kind.pods.job_of(new)}"):
+            self._count_restarts(kind, new, failure_cause(new), 1)
+
+    def _count_restarts(self, kind: Kind, obj: Manifest, cause: str, count: int) -> None:
+        if count > 0:
+            self._restarts.labels(kind.name, _namespace_of(obj), cause).inc(count)
+
+
+class _ObservedJobs:
+    """The gauges of a world's jobs; see `ExportedJobs.observe`."""
+
+    def __init__(
+        self,
+        world: ObservedCluster,
+        ledger: UsageLedger,
+        owns: Callable[[str], bool],
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._world, self._ledger, self._owns, self._clock = world, ledger, owns, clock
+        self._phases: dict[tuple[Any, ...], JobPhase] = {}
+        """The common phases of jobs, by what they depend on."""
+
+    def collect(self) -> Iterator[MetricFamily]:
+        """The gauges now."""
+        jobs, longest = make_gauge_family(declared.JOBS), make_gauge_family(declared.LONGEST_WAIT)
+        hours = {resource: make_gauge_family(metric) for resource, metric in _HOURS.items()}
+        now = self._clock()
+        for kind in self._ledger.kinds:
+            owned = [job for job in self._world.items(kind.source) if self._owns(str(group_of_job(job)))]
+            counts = Counter((_namespace_of(job), self._phase_of(kind, job)) for job in owned)
+            for namespace in sorted({namespace for namespace, _ in counts}):
+                for phase in JobPhase:
+                    jobs.add_metric((kind.name, namespace, str(phase)), counts[namespace, phase])
+            waiting = [job for job in owned if self._phase_of(kind, job) is JobPhase.PENDING]
+            for namespace, begun in _first_times(waiting).items():
+                longest.add_metric((kind.name, namespace), max(0.0, (now - begun).total_seconds()))
+            for job in owned:
+                if not _ended_long_ago(job, now):
+                    self._add_hours(hours, kind, job)
+        yield from (jobs, longest, *hours.values())
+
+    def _add_hours(self, hours: Mapping[HeldResource, Any], kind: Kind, job: Manifest) -> None:
+        usage = self._ledger.measure(kind, job)
+        if usage is None:
+            return
+        metadata = job["metadata"]
+        pipeline = pipeline_of(metadata.get("annotations") or {})
+        labels = (kind.name, _namespace_of(job), metadata["name"], pipeline)
+        for resource, family in hours.items():
+            for part, seconds in usage.held(resource).items():
+                family.add_metric((*labels, str(part)), seconds / SECONDS_PER_HOUR)
+
+    def _phase_of(self, kind: Kind, job: Manifest) -> JobPhase:
+        """The phase as all kinds have it. It depends on a few fields only, so that few jobs are parsed."""
+        status = job.get("status") or {}
+        conditions = tuple((c.get("type"), c.get("status")) for c in status.get("conditions") or ())
+        key = (kind.name, status.get("phase"), conditions)
+        if key not in self._phases:
+            self._phases[key] = kind.view_stored(job).phase
+        return self._phases[key]
+
+
+def _namespace_of(obj: Manifest) -> str:
+    return obj["metadata"].get("namespace") or ""
+
+
+def _first_times(jobs: Iterable[Manifest]) -> dict[str, datetime]:
+    """Since when the job of each namespace waits that has waited longest."""
+    first: dict[str, datetime] = {}
+    for job in jobs:
+        conditions = (job.get("status") or {}).get("conditions") or ()
+        times = [c.get("lastTransitionTime") for c in conditions if c.get("status") == "True"]
+        since = manifests.parse_time(max(filter(None, times), default=job["metadata"]["creationTimestamp"]))
+        namespace = _namespace_of(job)
+        if since is not None:
+            first[namespace] = min(since, first.get(namespace, since))
+    return first
+
+
+def _ended_long_ago(job: Manifest, now: datetime) -> bool:
+    end = manifests.parse_time((job.get("status") or {}).get("completionTime"))
+    return is_over(job) and (end is None or (now - end).total_seconds() > KEPT_SECONDS)
