@@ -29,6 +29,9 @@ from edl_workflows.core.jobs.kind import Kind
 from edl_workflows.core.jobs.kinds import KINDS
 from edl_workflows.core.jobs.status import phases_of
 from edl_workflows.core.kubernetes.objects import Metadata
+from edl_workflows.core.monitoring.catalog import PROCESSES
+from edl_workflows.core.monitoring.metric import Label, Metric, MonitoredProcess
+from edl_workflows.core.monitoring.processes import API_METRICS, PROCESS_METRICS
 from edl_workflows.core.protocol.routes import ROUTES, STANDALONE_ROUTES, Route
 from edl_workflows.core.scaling.policies import POLICIES
 from edl_workflows.operators.base import StageOperator, StageTask
@@ -38,6 +41,7 @@ from edl_workflows.pipelines.argo.lint import schema as argo_schema
 from edl_workflows.pipelines.argo.lint.rules import RULES as LINT_RULES
 from edl_workflows.pipelines.cli.root import EXIT_CODES, app
 from edl_workflows.pipelines.install.generated import write_or_check
+from edl_workflows.pipelines.install.monitoring.alerts import ALERTS, Alert
 from edl_workflows.services.agent.command import main as agent
 from edl_workflows.services.master.app import BODY_SECONDS, MAX_BODY
 from edl_workflows.services.master.state.job_result import REASONS
@@ -440,6 +444,84 @@ def replaced(rule: ExitRule) -> str:
     return f"{text}, with twice the memory, at most 8 GiB more" if rule.more_memory else text
 
 
+# --- Metrics ---
+
+
+def metrics_page() -> str:
+    """Every metric of every process."""
+    everywhere = (
+        "These are of the process itself, in the client library's words. The job masters have none of them."
+    )
+    return page(
+        "Metrics",
+        "This page lists every metric of the controller, the DI server, Brain, the Argo agent and the job "
+        "masters. All use the Prometheus text format and need no token.",
+        *map(process_section, PROCESSES),
+        f"## All servers\n\n{everywhere}\n\n{metric_table((*API_METRICS, *PROCESS_METRICS))}",
+    )
+
+
+def process_section(process: MonitoredProcess) -> str:
+    """The metrics of a process."""
+    shared = "It also has the metrics of [all servers](#all-servers)." if process.shared else ""
+    parts = (
+        f"## {process.title}",
+        process.endpoint,
+        metric_table(process.metrics),
+        shared,
+        process.note,
+    )
+    return "\n\n".join(filter(None, parts))
+
+
+def metric_table(metrics: Iterable[Metric]) -> str:
+    """A row for each metric."""
+    rows = (
+        (
+            f"`{metric.name}`",
+            metric.type,
+            metric.unit,
+            ", ".join(map(label_text, metric.labels)),
+            meaning_of(metric),
+        )
+        for metric in metrics
+    )
+    return table(("metric", "type", "unit", "labels", "meaning"), rows)
+
+
+def label_text(label: Label) -> str:
+    """A label, with its values if they are fixed."""
+    values = f" ({', '.join(label.values)})" if label.values else ""
+    return f"`{label.name}`{values}"
+
+
+def meaning_of(metric: Metric) -> str:
+    """What a metric means, with a link to the page that says more."""
+    return f"{metric.text} [More]({metric.page})." if metric.page else metric.text
+
+
+# --- Alerts ---
+
+
+def alerts_page() -> str:
+    """The runbook of each alert."""
+    opening = (
+        "This page has the runbook of each alert: what has happened, what to run, what to do then. "
+        "[Monitor an installation](../how-to/monitor.md) shows how to install the alerts. In the commands, "
+        "`JOB` and `NAMESPACE` are the alert's labels, and `edl-system` is the namespace of the controller."
+    )
+    return page("Alerts", opening, *map(alert_section, ALERTS))
+
+
+def alert_section(alert: Alert) -> str:
+    """A runbook."""
+    wait = f", after {alert.minutes} minutes" if alert.minutes else ""
+    return (
+        f"## {alert.name}\n\n{alert.meaning} Severity: {alert.severity}{wait}.\n\n"
+        f"```bash\n{alert.command}\n```\n\n{alert.remedy}\n\n```text\n{alert.expression}\n```"
+    )
+
+
 # --- Policies ---
 
 
@@ -468,11 +550,13 @@ def policies_page() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "airflow.md": airflow_page,
+    "alerts.md": alerts_page,
     "argo-lint.md": lint_page,
     "cli.md": cli_page,
     **{f"{kind.name.lower()}.md": partial(kind_page, kind) for kind in KINDS},
     "errors.md": errors_page,
     "master-api.md": master_api_page,
+    "metrics.md": metrics_page,
     "policies.md": policies_page,
     "relaunch.md": relaunch_page,
 }

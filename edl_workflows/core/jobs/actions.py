@@ -48,6 +48,9 @@ class InstallationSettings:
         di_priority_classes: a DIJob's ``priority`` → the PriorityClass of its pods; none without an entry.
         network_policies: whether each job gets a NetworkPolicy that keeps others' pods from its own. The
             controller then uses the kinds that `Kind.isolated` returns.
+        prometheus_namespace: namespace whose pods the NetworkPolicies admit to the metrics of masters; "" for
+            none.
+        prometheus_labels: labels that those pods must have.
         force_delete_lost_pods: whether pods that count as gone (`core.kubernetes.lost_pods`) are deleted by
             force, so that pods of the same names can take their places. Their programs may still run on a
             machine that has only lost its contact.
@@ -75,6 +78,8 @@ class InstallationSettings:
     di_job_resources: Mapping[str, str] = field(default_factory=lambda: {"cpu": "1", "memory": "2Gi"})
     di_priority_classes: Mapping[str, str] = field(default_factory=dict)
     network_policies: bool = False
+    prometheus_namespace: str = ""
+    prometheus_labels: Mapping[str, str] = field(default_factory=dict)
     force_delete_lost_pods: bool = False
     unreachable_seconds: float = UNREACHABLE_SECONDS
     progress_writes_per_second: float = WRITES_PER_SECOND

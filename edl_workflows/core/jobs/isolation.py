@@ -1,8 +1,8 @@
 """A job's NetworkPolicy: only the job's own pods reach its pods, on any port. Pure.
 
 Each job has its own policy, because selectors cannot compare labels: no single policy can say "pods of the
-same job". The job owns its policy, which is deleted with it. Policies add up, so a further policy can let
-others in, such as Prometheus.
+same job". The job owns its policy, which is deleted with it. An installation may admit Prometheus to masters;
+since policies add up, a further policy can let others in.
 
 A job with ``hostNetwork`` pods gets no policy: such a pod has its node's address, which a policy does not
 recognize as a pod of the job, so a worker on the host network could not reach a master on the pod network.
@@ -13,17 +13,23 @@ from dataclasses import replace
 from typing import Any
 
 from edl_workflows.core.jobs import manifests, obstacles
-from edl_workflows.core.jobs.actions import Actions, Manifest, Observed, merge_patch
+from edl_workflows.core.jobs.actions import Actions, InstallationSettings, Manifest, Observed, merge_patch
 from edl_workflows.core.kubernetes import api, names, pod_state
 from edl_workflows.core.kubernetes.objects import Resource
 
+_NAMESPACE_LABEL = "kubernetes.io/metadata.name"
+"""Label with its name that Kubernetes gives each namespace."""
 
-def network_policy(job: Resource, pod_labels: Mapping[str, str]) -> dict[str, Any]:
+
+def network_policy(
+    job: Resource, pod_labels: Mapping[str, str], settings: InstallationSettings
+) -> dict[str, Any]:
     """The policy of a job.
 
     Args:
         job: the job.
         pod_labels: what all its pods carry, and no others.
+        settings: the installation's; they may admit Prometheus to the port of the job's master.
     """
     policy = manifests.owned_manifest(
         api.NETWORK_POLICIES.api_version,
@@ -39,7 +45,18 @@ def network_policy(job: Resource, pod_labels: Mapping[str, str]) -> dict[str, An
         "policyTypes": ["Ingress"],
         "ingress": [{"from": [{"podSelector": pods}]}],
     }
+    if settings.prometheus_namespace and job.kind == api.ELASTIC_JOBS.kind:
+        policy["spec"]["ingress"].append(_admit_prometheus(settings))
     return policy
+
+
+def _admit_prometheus(settings: InstallationSettings) -> dict[str, Any]:
+    """A rule for pods of another namespace. Without the job's token a master tells them figures only."""
+    namespace = {"matchLabels": {_NAMESPACE_LABEL: settings.prometheus_namespace}}
+    peer: dict[str, Any] = {"namespaceSelector": namespace}
+    if settings.prometheus_labels:
+        peer["podSelector"] = {"matchLabels": dict(settings.prometheus_labels)}
+    return {"from": [peer], "ports": [{"port": names.MASTER_PORT, "protocol": "TCP"}]}
 
 
 def isolate_pods(
@@ -60,7 +77,7 @@ def isolate_pods(
     makes_pods = any(child["kind"] == "Pod" for child in actions.create)
     if not makes_pods and not _has_pods(job, observed):
         return actions
-    policy = network_policy(job, pod_labels)
+    policy = network_policy(job, pod_labels, observed.settings)
     key = (policy["kind"], manifests.name_of(policy))
     existing = observed.find(*key)
     if existing is not None and manifests.owned_by(existing, job):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from edl_workflows.core.exceptions import NoClusterError
+from edl_workflows.core.exceptions import InvalidError, NoClusterError
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol.reported_text import escape_controls
 
@@ -181,7 +181,7 @@ def read_template(option: str, path: Path | None) -> dict[str, Any]:
         InvalidError: the file can't be read, or holds no map.
         ManifestError: the template is not valid.
     """
-    from edl_workflows.core.exceptions import InvalidError, ManifestError
+    from edl_workflows.core.exceptions import ManifestError
     from edl_workflows.core.jobs import validation
     from edl_workflows.pipelines.manifests import manifest
 
@@ -386,3 +386,15 @@ class MetricsFlags:
 
     metrics_host: MetricsHost = "127.0.0.1"
     metrics_port: MetricsPort = names.CONTROLLER_PORT
+
+
+def parse_pairs(option: str, text: str) -> dict[str, str]:
+    """Parse ``a=b,c=d``.
+
+    Raises:
+        InvalidError: it is malformed.
+    """
+    pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
+    if any(not name or not value for name, _, value in pairs):
+        raise InvalidError(f"{option}: {text!r} is not a list of NAME=VALUE, separated by commas")
+    return {name: value for name, _, value in pairs}

@@ -6,6 +6,7 @@ from typing import Any
 from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.install import admission, flow_control, rbac, workloads
 from edl_workflows.pipelines.install.crds import crd_of_kind
+from edl_workflows.pipelines.install.monitoring.manifests import monitoring_manifests
 from edl_workflows.pipelines.install.options import CrdMode, InstallOptions
 
 Manifest = dict[str, Any]
@@ -37,6 +38,8 @@ def _own_manifests(options: InstallOptions) -> Iterator[Manifest]:
     if options.flow_schemas:
         yield from flow_control.flow_schemas(options)
     yield from workloads.workload_manifests(options)
+    if options.monitoring:
+        yield from monitoring_manifests(options)
 
 
 def _namespace(name: str) -> Manifest:

@@ -69,8 +69,13 @@ class InstallOptions:
         autoscaler: whether the controller may change the replicas of elastic jobs.
         brain_database_secret: name of a Secret in the controller's namespace whose key ``url`` contains the
             URL of the Brain's PostgreSQL database; "" for an SQLite database on a volume.
-        network_policies: whether the controller creates a NetworkPolicy for each job. admission_policies:
-        whether to install admission policies (`edl_workflows.pipelines.install.admission`).
+        network_policies: whether the controller creates a NetworkPolicy for each job.
+        monitoring: whether to install rules, dashboards and monitors
+            (`edl_workflows.pipelines.install.monitoring`). The cluster must have the definitions of
+            Prometheus' operator.
+        prometheus_namespace, prometheus_labels: see `InstallationSettings`.
+        admission_policies: whether to install admission policies
+            (`edl_workflows.pipelines.install.admission`).
         flow_schemas: whether to install FlowSchemas (`edl_workflows.pipelines.install.flow_control`).
         master_accounts: names of ServiceAccounts that pod templates of masters set, in place of an account
             for each job.
@@ -101,6 +106,9 @@ class InstallOptions:
     autoscaler: bool = False
     brain_database_secret: str = ""
     network_policies: bool = True
+    monitoring: bool = False
+    prometheus_namespace: str = ""
+    prometheus_labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     admission_policies: bool = True
     flow_schemas: bool = True
     master_accounts: tuple[str, ...] = ()
@@ -160,6 +168,8 @@ class InstallOptions:
         if image_missing or any(character.isspace() for character in self.image):
             raise InvalidError(f"image {self.image!r}: name an image that was built from Containerfile")
         check_namespace("namespace", self.namespace)
+        if self.prometheus_namespace:
+            check_namespace("Prometheus' namespace", self.prometheus_namespace)
         if self.namespace in self.jobs_namespaces.names:
             raise InvalidError(
                 f"jobs can't run in the controller's own namespace {self.namespace!r}, which admits "

@@ -90,6 +90,8 @@ def _controller_arguments(options: InstallOptions) -> list[str]:
         "--ttl-seconds-after-finished": None if ttl is None else str(ttl),
         "--kinds": ",".join(options.kinds) or None,
         "--master-cpu-limit": options.master_cpu_limit or None,
+        "--prometheus-namespace": options.prometheus_namespace or None,
+        "--prometheus-labels": ",".join(f"{k}={v}" for k, v in options.prometheus_labels.items()) or None,
         "--progress-writes-per-second": None if writes is None else f"{writes:g}",
         "--partitions": str(partitions) if partitions > 1 else None,
         "--di-server-url": address if served else None,

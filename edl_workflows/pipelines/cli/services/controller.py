@@ -20,6 +20,7 @@ from edl_workflows.pipelines.cli.options import (
     NamespacesFlags,
     expand_options,
     kinds_of,
+    parse_pairs,
     read_template,
 )
 
@@ -136,6 +137,22 @@ class JobFlags:
         ),
     ] = False
 
+    prometheus_namespace: Annotated[
+        str,
+        typer.Option(
+            help="Namespace whose pods the NetworkPolicies of new jobs admit to the metrics of masters.",
+            show_default=False,
+        ),
+    ] = ""
+    prometheus_labels: Annotated[
+        str,
+        typer.Option(
+            metavar="LABEL=VALUE,...",
+            help="Labels that Prometheus' pods have in --prometheus-namespace; by default all its pods are "
+            "admitted.",
+            show_default=False,
+        ),
+    ] = ""
     force_delete_lost_pods: Annotated[
         bool,
         typer.Option(
@@ -180,6 +197,8 @@ class JobFlags:
             "di_job_resources": parse_pairs("--di-job-resources", self.di_job_resources),
             "di_priority_classes": parse_pairs("--di-priority-classes", self.di_priority_classes),
             "network_policies": self.network_policies,
+            "prometheus_namespace": self.prometheus_namespace,
+            "prometheus_labels": parse_pairs("--prometheus-labels", self.prometheus_labels),
             "force_delete_lost_pods": self.force_delete_lost_pods,
             "unreachable_seconds": self.unreachable_timeout,
             "progress_writes_per_second": self.progress_writes_per_second,
@@ -306,15 +325,3 @@ def run(
         metrics_port=metrics.metrics_port or None,
     )
     Controller(cluster, options).run(stop_on_signals())
-
-
-def parse_pairs(option: str, text: str) -> dict[str, str]:
-    """Parse ``a=b,c=d``.
-
-    Raises:
-        InvalidError: it is malformed.
-    """
-    pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
-    if any(not name or not value for name, _, value in pairs):
-        raise InvalidError(f"{option}: {text!r} is not a list of NAME=VALUE, separated by commas")
-    return {name: value for name, _, value in pairs}

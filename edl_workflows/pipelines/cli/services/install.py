@@ -1,7 +1,8 @@
 """``edl install``: prints the manifests of an installation for `kubectl apply`."""
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -9,7 +10,7 @@ from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.core.partitions import MAX_PARTITIONS
 from edl_workflows.core.write_budget import MIN_WRITES_PER_SECOND, WRITES_PER_SECOND
-from edl_workflows.pipelines.cli.options import Kinds, kinds_of, read_template
+from edl_workflows.pipelines.cli.options import Kinds, expand_options, kinds_of, parse_pairs, read_template
 from edl_workflows.pipelines.cli.output import print_document
 from edl_workflows.pipelines.install.options import (
     MAX_REPLICAS,
@@ -91,34 +92,11 @@ With = Annotated[
 Autoscaler = Annotated[
     bool, typer.Option("--autoscaler", help="Allow the controller to change the replicas of elastic jobs.")
 ]
-NetworkPolicies = Annotated[
-    bool,
-    typer.Option(
-        "--network-policies/--no-network-policies",
-        help="Create a NetworkPolicy for each job that admits only the job's own pods to its pods.",
-    ),
-]
 ForceDeleteLostPods = Annotated[
     bool,
     typer.Option(
         "--force-delete-lost-pods/--keep-lost-pods",
         help="Let the controller delete pods by force if their machine is lost, see `edl controller run`.",
-    ),
-]
-AdmissionPolicies = Annotated[
-    bool,
-    typer.Option(
-        "--admission-policies/--no-admission-policies",
-        help="Install admission policies against forged children of jobs and foreign plans. Needs Kubernetes "
-        "1.30 or newer.",
-    ),
-]
-FlowSchemas = Annotated[
-    bool,
-    typer.Option(
-        "--flow-schemas/--no-flow-schemas",
-        help="Install FlowSchemas, so that at a busy API server masters do not delay the controller, and "
-        "neither of them the rest of the cluster.",
     ),
 ]
 MasterAccounts = Annotated[
@@ -202,7 +180,70 @@ BrainDatabaseSecret = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class GuardFlags:
+    """What keeps jobs apart from others and the API server from overload, and who may look at the jobs."""
+
+    network_policies: Annotated[
+        bool,
+        typer.Option(
+            "--network-policies/--no-network-policies",
+            help="Create a NetworkPolicy for each job that admits only the job's own pods to its pods.",
+        ),
+    ] = True
+    admission_policies: Annotated[
+        bool,
+        typer.Option(
+            "--admission-policies/--no-admission-policies",
+            help="Install admission policies against forged children of jobs and foreign plans. Needs "
+            "Kubernetes 1.30 or newer.",
+        ),
+    ] = True
+    flow_schemas: Annotated[
+        bool,
+        typer.Option(
+            "--flow-schemas/--no-flow-schemas",
+            help="Install FlowSchemas, so that at a busy API server masters do not delay the controller, and "
+            "neither of them the rest of the cluster.",
+        ),
+    ] = True
+    monitoring: Annotated[
+        bool,
+        typer.Option(
+            "--monitoring",
+            help="Install alert rules and monitors for Prometheus' operator, and dashboards for Grafana's "
+            "sidecar.",
+        ),
+    ] = False
+    prometheus_namespace: Annotated[
+        str,
+        typer.Option(
+            help="Namespace of Prometheus, which the NetworkPolicies of new jobs then admit to the metrics "
+            "of masters.",
+            show_default=False,
+        ),
+    ] = ""
+    prometheus_labels: Annotated[
+        str,
+        typer.Option(
+            metavar="LABEL=VALUE,...",
+            help="Labels of Prometheus' pods; by default all pods of its namespace are admitted.",
+            show_default=False,
+        ),
+    ] = ""
+
+    def options(self) -> dict[str, Any]:
+        """The fields of `InstallOptions`.
+
+        Raises:
+            InvalidError: the labels are malformed.
+        """
+        labels = parse_pairs("--prometheus-labels", self.prometheus_labels)
+        return {**asdict(self), "prometheus_labels": labels}
+
+
 @app.command()
+@expand_options
 def install(
     image: Image = "",
     print_: Print = False,
@@ -217,9 +258,6 @@ def install(
     with_: With = None,
     autoscaler: Autoscaler = False,
     brain_database_secret: BrainDatabaseSecret = "",
-    network_policies: NetworkPolicies = True,
-    admission_policies: AdmissionPolicies = True,
-    flow_schemas: FlowSchemas = True,
     force_delete_lost_pods: ForceDeleteLostPods = False,
     master_account: MasterAccounts = None,
     master_cpu_limit: MasterCpuLimit = "",
@@ -230,6 +268,8 @@ def install(
     ttl_seconds_after_finished: Ttl = None,
     crds: Crds = CrdMode.WITH,
     other_operator: OtherOperators = None,
+    *,
+    guards: GuardFlags,
 ) -> None:
     """Print the manifests of an installation: `edl install --image … --print | kubectl apply -f -`.
 
@@ -248,9 +288,6 @@ def install(
         parts=frozenset(with_ or ()),
         autoscaler=autoscaler,
         brain_database_secret=brain_database_secret,
-        network_policies=network_policies,
-        admission_policies=admission_policies,
-        flow_schemas=flow_schemas,
         force_delete_lost_pods=force_delete_lost_pods,
         master_accounts=tuple(master_account or ()),
         master_cpu_limit=master_cpu_limit,
@@ -261,6 +298,7 @@ def install(
         ttl_seconds_after_finished=ttl_seconds_after_finished,
         crds=crds,
         other_operators=tuple(other_operator or ()),
+        **guards.options(),
     )
     _print_manifests(options, confirmed=print_)
 

@@ -10,8 +10,8 @@ def admits(policies: Iterable[Object], source: Object, target: Object, port: int
     """Whether a pod may connect to a port of another one.
 
     As the API's documentation has it: a pod that no policy for Ingress selects takes everything; one that any
-    selects takes what at least one of them admits. Peers are pods, by labels and namespaces (``matchLabels``
-    only).
+    selects takes what at least one of them admits. Peers are pods, by labels (``matchLabels`` only) and by
+    the name of their namespace.
     """
     selecting = [
         policy
@@ -40,7 +40,9 @@ def _rule_admits(rule: Object, namespace: str, source: Object, port: int) -> boo
 def _is_peer(peer: Object, namespace: str, source: Object) -> bool:
     assert peer.keys() <= {"podSelector", "namespaceSelector"}, f"not evaluated: {peer}"
     if "namespaceSelector" in peer:
-        assert not peer["namespaceSelector"], "labels of namespaces are not evaluated"
+        names = {"labels": {"kubernetes.io/metadata.name": source["metadata"]["namespace"]}}
+        if not _selects(peer["namespaceSelector"], {"metadata": names}):
+            return False
     elif source["metadata"]["namespace"] != namespace:
         return False
     return _selects(peer.get("podSelector", {}), source)

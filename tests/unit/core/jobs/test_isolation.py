@@ -55,6 +55,30 @@ def test_only_a_jobs_own_pods_reach_its_pods(kind: str) -> None:
             assert not any(admits(policies, s, target, port) for s in (*others, elsewhere, stranger))
 
 
+@pytest.mark.parametrize("kind", KIND_CASES)
+def test_prometheus_reaches_masters_only(kind: str) -> None:
+    """If the installation names Prometheus' namespace and labels, such pods reach the port of masters, and no
+    other port; pods of the namespace without the labels, and pods with them elsewhere, reach none. Kinds
+    without a master admit nobody."""
+    world = guarded_world()
+    labels = {"app": "prometheus"}
+    world.settings = replace(world.settings, prometheus_namespace="monitoring", prometheus_labels=labels)
+    world.add(make_example(kind))
+    world.settle()
+    policies, pods = of_kind(world, "NetworkPolicy"), of_kind(world, "Pod")
+    prometheus = {"metadata": {"namespace": "monitoring", "labels": labels}}
+    others = [
+        {"metadata": {"namespace": "monitoring", "labels": {"app": "grafana"}}},
+        {"metadata": {"namespace": "default", "labels": labels}},
+    ]
+
+    assert pods
+    for target in pods:
+        reached = [port for port in PORTS if admits(policies, prometheus, target, port)]
+        assert reached == ([names.MASTER_PORT] if kind == "ElasticJob" else [])
+        assert not any(admits(policies, other, target, port) for other in others for port in PORTS)
+
+
 def test_nodes_that_a_master_asks_for_are_guarded_too() -> None:
     """Pods that a master requests by a ScalePlan are covered by the policy: the master and the pods reach
     each other."""
