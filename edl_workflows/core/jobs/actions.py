@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.kubernetes.lost_pods import UNREACHABLE_SECONDS
+from edl_workflows.core.kubernetes.namespaces import check_labels, check_namespace
 from edl_workflows.core.kubernetes.objects import parse_quantity
 from edl_workflows.core.write_budget import MIN_WRITES_PER_SECOND, WRITES_PER_SECOND
 
@@ -60,7 +61,8 @@ class InstallationSettings:
 
     Raises:
         InvalidError: the CPU limit is no quantity, or is less than the request; a requested resource of a
-            DIJob is no quantity; the budget of progress writes is too small; a time is negative.
+            DIJob is no quantity; the budget of progress writes is too small; a time is negative; Prometheus'
+            namespace or labels are no such.
     """
 
     master_image: str = "edl-workflows:latest"
@@ -86,6 +88,7 @@ class InstallationSettings:
 
     def __post_init__(self) -> None:
         self._check_cpu_limit()
+        self._check_prometheus()
         for name, amount in self.di_job_resources.items():
             try:
                 parse_quantity(amount)
@@ -103,6 +106,13 @@ class InstallationSettings:
         for meaning, seconds in times:
             if seconds is not None and not 0 <= seconds < math.inf:
                 raise InvalidError(f"{seconds:g} {meaning}: choose a number of at least 0")
+
+    def _check_prometheus(self) -> None:
+        if self.prometheus_namespace:
+            check_namespace("Prometheus' namespace", self.prometheus_namespace)
+        elif self.prometheus_labels:
+            raise InvalidError("labels of Prometheus, but no namespace: name the namespace of its pods, too")
+        check_labels("labels of Prometheus", self.prometheus_labels)
 
     def _check_cpu_limit(self) -> None:
         if not self.master_cpu_limit:

@@ -3,6 +3,7 @@ all."""
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,23 @@ _COMPARISONS = frozenset({"Gt", "Lt"})
 def is_namespace(name: str) -> bool:
     """Whether a name can be that of a namespace."""
     return _NAME.match(name) is not None
+
+
+def check_labels(option: str, labels: Mapping[str, str]) -> None:
+    """Check that pods or namespaces can have these labels.
+
+    Args:
+        option: where they come from, for the message.
+        labels: the labels.
+
+    Raises:
+        InvalidError: they can't.
+    """
+    for key, value in labels.items():
+        if not _LABEL_KEY.match(key):
+            raise InvalidError(f"{option}: {key!r} is not a label")
+        if not _LABEL_VALUE.match(value):
+            raise InvalidError(f"{option}: {value!r} can't be the value of a label")
 
 
 def check_namespace(option: str, name: str) -> None:

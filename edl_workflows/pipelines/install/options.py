@@ -142,6 +142,8 @@ class InstallOptions:
             master_cpu_limit=self.master_cpu_limit,
             progress_writes_per_second=WRITES_PER_SECOND if writes is None else writes,
             ttl_seconds_after_finished=self.ttl_seconds_after_finished,
+            prometheus_namespace=self.prometheus_namespace,
+            prometheus_labels=self.prometheus_labels,
         )
         templates = {
             "pod template": self.pod_template,
@@ -168,8 +170,6 @@ class InstallOptions:
         if image_missing or any(character.isspace() for character in self.image):
             raise InvalidError(f"image {self.image!r}: name an image that was built from Containerfile")
         check_namespace("namespace", self.namespace)
-        if self.prometheus_namespace:
-            check_namespace("Prometheus' namespace", self.prometheus_namespace)
         if self.namespace in self.jobs_namespaces.names:
             raise InvalidError(
                 f"jobs can't run in the controller's own namespace {self.namespace!r}, which admits "

@@ -108,7 +108,7 @@ def read_costs(
     now = dt.datetime.now(dt.UTC)
     costs = []
     for job in jobs:
-        usage: UsageStatus | None = read_usage(job.manifest)
+        usage = read_usage(job.manifest)
         if held := spans[job.view.kind].get(job.view.uid):
             spent = by_name[job.view.kind].spent(job.manifest)
             usage = count_usage(usage, held, now, spent, over=job.view.phase.final)
@@ -118,14 +118,16 @@ def read_costs(
             ("kind", job.view.kind),
             ("pipeline", pipeline_of(job.view.annotations)),
         )
-        parts = {
-            (resource, part): usage.hours(resource, part)
-            for resource in HeldResource
-            for part in (usage.held(resource) if usage else ())
-            if usage
-        }
-        costs.append(Cost(names, parts))
+        costs.append(Cost(names, _hours_of(usage) if usage else {}))
     return costs
+
+
+def _hours_of(usage: "UsageStatus") -> dict[tuple[HeldResource, UsagePart], float]:
+    return {
+        (resource, part): usage.hours(resource, part)
+        for resource in HeldResource
+        for part in usage.held(resource)
+    }
 
 
 def _read_spans(cluster: "Cluster", kind: "Kind", namespace: str) -> "dict[str, list[PodSpan]]":

@@ -189,7 +189,7 @@ def seen_at(span: PodSpan, moment: float) -> PodSpan | None:
 def test_parts_sum_to_the_times_of_the_pods(pods: list[PodSpan], writes: list[tuple[float, Any]]) -> None:
     """However often, and with whatever account of the job's time, what is counted is what the pods held: the
     parts sum to amount times duration, and none is negative."""
-    usage = None
+    usage: UsageStatus | None = None
     for moment, seconds in [*sorted(writes, key=lambda write: write[0]), (1000.0, None)]:
         seen = [span for pod in pods if (span := seen_at(pod, T0 + moment)) is not None]
         usage = count_usage(usage, seen, after(moment), SpentTime(*seconds) if seconds else None)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.kubernetes.namespaces import NamespaceSelection
 from edl_workflows.core.monitoring.catalog import PROCESSES
@@ -181,3 +182,18 @@ def test_files_for_other_installations(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "file").touch()
     assert run(["monitoring", str(tmp_path / "file")]) == 2
     assert str(tmp_path / "file") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("namespace", "labels", "message"),
+    [
+        ("Monitoring", {}, "not a valid namespace"),
+        ("", {"app": "prometheus"}, "but no namespace"),
+        ("monitoring", {"app": "a b"}, "can't be the value of a label"),
+        ("monitoring", {"a/b/c": "x"}, "is not a label"),
+    ],
+)
+def test_a_wrong_prometheus_is_refused(namespace: str, labels: dict[str, str], message: str) -> None:
+    """The API server would refuse the policies of all jobs, and the jobs would wait for them."""
+    with pytest.raises(InvalidError, match=message):
+        InstallOptions("i", prometheus_namespace=namespace, prometheus_labels=labels)

@@ -71,7 +71,10 @@ class CountedJob:
         client.create(cluster, job)
         client.create(cluster, auto_plan("mnist", 0, 1))
         for pod in (MASTER, *WORKERS):
-            eventually(lambda name=pod: client.find(cluster, api.PODS, name) is not None)
+            eventually(partial(self._exists, pod))
+
+    def _exists(self, pod: str) -> bool:
+        return client.find(self.cluster, api.PODS, pod) is not None
 
     def start_controller(self) -> None:
         """Replace the controller by a new one."""
