@@ -15,10 +15,8 @@ from typing import Any
 from edl_workflows.core.jobs import manifests, obstacles
 from edl_workflows.core.jobs.actions import Actions, InstallationSettings, Manifest, Observed, merge_patch
 from edl_workflows.core.kubernetes import api, names, pod_state
+from edl_workflows.core.kubernetes.namespaces import NAME_LABEL
 from edl_workflows.core.kubernetes.objects import Resource
-
-_NAMESPACE_LABEL = "kubernetes.io/metadata.name"
-"""Label with its name that Kubernetes gives each namespace."""
 
 
 def network_policy(
@@ -52,7 +50,7 @@ def network_policy(
 
 def _admit_prometheus(settings: InstallationSettings) -> dict[str, Any]:
     """A rule for pods of another namespace. Without the job's token a master tells them figures only."""
-    namespace = {"matchLabels": {_NAMESPACE_LABEL: settings.prometheus_namespace}}
+    namespace = {"matchLabels": {NAME_LABEL: settings.prometheus_namespace}}
     peer: dict[str, Any] = {"namespaceSelector": namespace}
     if settings.prometheus_labels:
         peer["podSelector"] = {"matchLabels": dict(settings.prometheus_labels)}
