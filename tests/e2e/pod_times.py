@@ -67,7 +67,8 @@ class PodTimes:
 
     def _seconds(self, uid: str) -> float:
         status = self.pods[uid]["status"]
-        bound = next((c for c in status.get("conditions") or () if c["type"] == "PodScheduled"), {})
+        conditions: dict[str, dict[str, str]] = {c["type"]: c for c in status.get("conditions") or ()}
+        bound = conditions.get("PodScheduled", {})
         if bound.get("status") != "True":
             return 0.0
         return (self._end(uid) or time.time()) - _unix(bound["lastTransitionTime"])

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from edl_workflows.core.jobs.elastic_job.time_spent import TimeCause
 from edl_workflows.core.monitoring import master as declared
+from edl_workflows.core.monitoring.durations import DurationCounts
 from edl_workflows.core.protocol.training import LiveFigures
 from edl_workflows.runtime.process.metrics import (
     make_counter_family,
@@ -104,7 +105,10 @@ class _Reader(Collector):
 
     def _count_pauses(self) -> Iterator[MetricFamily]:
         pauses = self._master.state.volatile.statistics.pauses
-        faults = {("hang",): pauses.hangs, ("absence",): pauses.absences}
+        faults: dict[tuple[str, ...], DurationCounts] = {
+            ("hang",): pauses.hangs,
+            ("absence",): pauses.absences,
+        }
         yield make_histogram_family(declared.STALL_SECONDS, {(): pauses.stalls})
         yield make_histogram_family(declared.DETECTION_SECONDS, faults)
         yield make_histogram_family(declared.RESTORE_SECONDS, {(): pauses.restores})

@@ -37,7 +37,7 @@ def create_pod(cluster: Cluster, job: dict[str, Any], bound: float, ended: float
     container = {"name": "main", "image": "i", "resources": {"requests": {"cpu": "2"}}}
     owner = {key: job[key] for key in ("apiVersion", "kind")}
     owner |= {"name": job["metadata"]["name"], "uid": job["metadata"]["uid"], "controller": True}
-    pod = {
+    pod: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
