@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
-from edl_workflows.core.kubernetes import names
 from edl_workflows.core.kubernetes.objects import parse_quantity
 from edl_workflows.runtime.kube import client
 from edl_workflows.runtime.kube.connect import Cluster
@@ -20,12 +19,13 @@ class PodTimes:
     """Looks at the pods of a job in a thread of its own, while the context lasts.
 
     Attributes:
+        selector: label selector of the pods.
         pods: the last state of each, by uid.
         gone: when those were missed first that exist no more, in Unix seconds.
     """
 
     cluster: Cluster
-    job: str
+    selector: str
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
     gone: dict[str, float] = field(default_factory=dict)
     _over: threading.Event = field(default_factory=threading.Event)
@@ -58,7 +58,7 @@ class PodTimes:
         return max(ends) if ends else self.gone.get(uid)
 
     def _look(self) -> None:
-        scope = Scope(PODS, self.cluster.namespace, label_selector=f"{names.JOB_LABEL}={self.job}")
+        scope = Scope(PODS, self.cluster.namespace, label_selector=self.selector)
         while not self._over.wait(LOOK_SECONDS):
             seen = {pod["metadata"]["uid"]: pod for pod in client.list_objects(self.cluster, scope).items}
             self.pods |= seen

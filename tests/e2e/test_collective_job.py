@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.core.jobs.usage.model import HeldResource, UsagePart
-from edl_workflows.core.jobs.usage.spans import GIBIBYTE
 from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.core.kubernetes import names
 from edl_workflows.pipelines.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
 from edl_workflows.runtime.kube.connect import Cluster
 from tests import local_cluster
 from tests.e2e.collective_jobs import RING, CollectiveJob, CollectiveTraining, worlds
-from tests.e2e.pod_times import PodTimes
 from tests.e2e.records import consumed, trained
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -56,42 +53,6 @@ def test_workers_come_and_go_under_training(cluster: Cluster, tmp_path: Path) ->
 
     assert set(worlds(tmp_path).values()) == {1, 2, 3}
     assert trained(tmp_path) == each_once(40)
-
-
-def _accounted_until(job: CollectiveJob) -> float:
-    usage = job.get().status.usage
-    return usage.time.timestamp() if usage is not None else 0.0
-
-
-@pytest.mark.smoke
-def test_a_job_costs_what_its_pods_held(cluster: Cluster, tmp_path: Path) -> None:
-    """A worker is killed, and the number of workers changes. The account in the job's status equals what
-    somebody measures who looks at the pods all the time; what was useful is most of it, and `edl cost` shows
-    the same."""
-    training = CollectiveTraining(RING, tmp_path, epochs=30, workers=2)
-    manifest = training.manifest("costs")
-    container = manifest["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"][0]
-    container["resources"] = {"requests": {"cpu": "100m", "memory": "64Mi"}}
-    with PodTimes(cluster, "costs") as times:
-        job = CollectiveJob.submit(cluster, manifest)
-        job.wait_step(50)
-        job.kill(max(job.running(names.WORKER_TYPE)))
-        job.until(lambda: list(worlds(tmp_path).values())[-1] == 2, 120, "the replacement trains")
-        job.scale(3)
-        training.hurry()
-        job.wait_phase(JobPhase.SUCCEEDED)
-        job.until(times.all_ended, 60, "all pods have ended")
-        job.until(lambda: _accounted_until(job) >= times.last_end(), 60, "the account has all pods")
-
-    assert len(times.pods) >= 5
-    usage = job.get().status.usage
-    assert usage is not None
-    for resource, unit in ((HeldResource.CPU, 1.0), (HeldResource.MEMORY, GIBIBYTE)):
-        counted, seen = sum(usage.held(resource).values()), times.held(str(resource)) / unit
-        assert counted == pytest.approx(seen, rel=0.1), (resource, usage)
-    assert not usage.held(HeldResource.CPU).get(UsagePart.UNKNOWN)
-    assert usage.hours(HeldResource.CPU, UsagePart.USEFUL) > 0
-    assert usage.queue_seconds is not None
 
 
 @pytest.mark.long
