@@ -13,7 +13,7 @@ from edl_workflows.core.jobs.elastic_job.awaited_steps import without_waiters
 from edl_workflows.core.jobs.elastic_job.model import ElasticJob, ElasticJobPhase, ElasticJobStatus
 from edl_workflows.core.jobs.elastic_job.reconcile import reconcile
 from edl_workflows.core.jobs.elastic_job.status import OWNED
-from edl_workflows.core.jobs.elastic_job.time_spent import SPENT, read_spent
+from edl_workflows.core.jobs.elastic_job.time_spent import SPENT, read_spent, sum_spent
 from edl_workflows.core.jobs.kind import CREATE_VERBS, Kind, Source, job_by_label, job_source
 from edl_workflows.core.jobs.view import Checkpoint, FailedPod, JobPhase, JobView, Progress, view_of
 from edl_workflows.core.kubernetes import api, names
@@ -126,8 +126,8 @@ def _keep_job(job: Manifest) -> dict[str, Any]:
     if "usage" in status:
         kept["status"]["usage"] = status["usage"]
     if "restarts" in status:
-        kept["status"]["restarts"] = {"counts": count_restarts(job)}
-    if spent := read_spent(job):
+        kept["status"]["restarts"] = {"counts": status["restarts"].get("counts") or {}}
+    if "goodput" in status and (spent := sum_spent(status["goodput"])):
         kept["status"][SPENT] = spent
     return kept
 

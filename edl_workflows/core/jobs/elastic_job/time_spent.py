@@ -70,9 +70,14 @@ def read_spent(job: Mapping[str, Any]) -> SpentTime | None:
     accounted for any."""
     status = job.get("status") or {}
     kept: SpentTime | None = status.get(SPENT)
-    seconds = (status.get("goodput") or {}).get("seconds")
-    if kept is not None or not seconds:
-        return kept
+    return kept if kept is not None else sum_spent(status.get("goodput") or {})
+
+
+def sum_spent(goodput: Mapping[str, Any]) -> SpentTime | None:
+    """The sums of a stored account of time; None if it has no seconds."""
+    seconds = goodput.get("seconds")
+    if not seconds:
+        return None
     sums = [0.0, 0.0, 0.0]
     for cause in seconds:  # without calls: the controller does this for each event about a job
         if cause in _PLACES:
