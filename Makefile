@@ -28,9 +28,6 @@ AIRFLOW_QUICK := tests/unit/airflow/hooks tests/unit/airflow/operators tests/uni
 	tests/airflow/test_task_state.py
 # Older Airflows use functions that their libraries have deprecated since.
 OLD_WARNINGS := -W ignore::DeprecationWarning -W ignore::FutureWarning
-# Prometheus' tool, of which the tests of alerts make use if it is there.
-PROMTOOL := $(HOME)/.cache/edl-workflows/promtool
-PROMTOOL_VERSION := v0.316.0
 # The framework of `make demo`: tensorflow or torch.
 FRAMEWORK := tensorflow
 BED := $(BIN)/python -m tests.cluster.bed
@@ -39,7 +36,7 @@ BED := $(BIN)/python -m tests.cluster.bed
 # every module that it imports: TensorFlow's import takes 9.5 s of CPU instead of 4.0, Airflow's 5.7 instead of 2.1.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-e2e test-torch test-gpu test-airflow-versions test-airflow-quick test-cluster cluster-build cluster-up cluster-down promtool test-unit lint style format type docs docs-check docs-site generate golden check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scale bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce bench-torch bench-members kill-schedules window-kills fuzz constraints changelog image clean
+.PHONY: help demo test test-all test-e2e test-torch test-gpu test-airflow-versions test-airflow-quick test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site generate golden check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scale bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce bench-torch bench-members kill-schedules window-kills fuzz constraints changelog image clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,9 +97,6 @@ test-cluster: $(READY)  ## Tests on a real Kubernetes with Argo, started for the
 test-all: test test-torch test-e2e  ## All tests; those on a real Kubernetes only where one can be made
 	@if lack=$$($(BED) missing); then $(MAKE) test-cluster; \
 	else echo "Left out: the tests on a real Kubernetes (make test-cluster), since $$lack"; fi
-
-promtool:  ## Build Prometheus' promtool, which tests the alert rules (Go; minutes)
-	GOBIN=$(PROMTOOL) CGO_ENABLED=0 go install github.com/prometheus/prometheus/cmd/promtool@$(PROMTOOL_VERSION)
 
 cluster-build: $(READY)  ## Build that cluster's programs; says what is missing
 	$(BED) build
