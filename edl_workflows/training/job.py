@@ -84,7 +84,7 @@ class Job(ClusterMember):
             self.model_check.before,
         )
         self._closed = False
-        self._at_close: list[Callable[[], None]] = []
+        self._at_close: list[Callable[[], None]] = [lambda: self._saving.close(CLOSE_SECONDS)]
         self._watch.start()
         self._reporter.start()
         self._reporter.state(ProcessState.CONNECTED)

@@ -367,6 +367,8 @@ class TorchTraining:
             self._parts.optimizer.load_state_dict(state["optimizer"])
             for name, stateful in more.items():
                 stateful.load_state_dict(state["more"][name])
+        except torch.OutOfMemoryError:
+            raise  # the checkpoint is intact
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
             _refuse(str(error) or repr(error), error)
 
