@@ -19,7 +19,8 @@ from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol.cluster import TrainingCluster
 from edl_workflows.core.protocol.nodes import NodeRef
 from edl_workflows.training import addresses
-from edl_workflows.training.checkpoints.snapshots import SHARED_MEMORY, SnapshotFolder, node_folder
+from edl_workflows.training.checkpoints.slot_memory import SHARED_MEMORY
+from edl_workflows.training.checkpoints.snapshots import SnapshotFolder, node_folder
 
 _ANY_INTERFACE = "0.0.0.0"  # noqa: S104 - what `addresses.listen` says on a real cluster
 

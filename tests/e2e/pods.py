@@ -15,7 +15,7 @@ from pathlib import Path
 from edl_workflows.core.kubernetes import names
 from edl_workflows.core.protocol.addresses import PORT_VARIABLE_PREFIX, SERVICE_MAP_VARIABLE
 from edl_workflows.local.network.host_ports import HostPorts
-from edl_workflows.training.checkpoints.snapshots import SHARED_MEMORY
+from edl_workflows.training.checkpoints.slot_memory import SHARED_MEMORY
 
 JOB = "demo"
 NAMESPACE = "default"

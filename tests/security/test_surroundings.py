@@ -76,7 +76,8 @@ import sys
 from pathlib import Path
 import numpy as np
 from edl_workflows.training.checkpoints.checkpoints import CheckpointStore
-from edl_workflows.training.checkpoints.snapshots import SHARED_MEMORY, claim_folder
+from edl_workflows.training.checkpoints.slot_memory import SHARED_MEMORY
+from edl_workflows.training.checkpoints.snapshots import claim_folder
 from edl_workflows.training.checkpoints.tensors import State
 from edl_workflows.training.checkpoints.two_stages import FirstStage, TwoStages
 from edl_workflows.core.protocol.training import CheckpointTicket

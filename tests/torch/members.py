@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -44,6 +45,15 @@ def together(works: Sequence[Callable[[], T]]) -> list[T]:
         raise errors[0]
     assert len(results) == len(works), "a member still waits"
     return [results[index] for index in range(len(works))]
+
+
+def eventually(condition: Callable[[], T | None]) -> T:
+    """The condition's first true value; fails when there is none in time."""
+    end = time.monotonic() + SECONDS
+    while not (value := condition()):
+        assert time.monotonic() < end, condition
+        time.sleep(0.01)
+    return value
 
 
 def records(count: int) -> tuple[torch.Tensor, torch.Tensor]:

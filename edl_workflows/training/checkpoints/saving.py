@@ -136,14 +136,19 @@ class CheckpointSaver:
         if self._first_stage is not None:
             self._first_stage.reserve(chief=chief)
 
+    def close(self, seconds: float) -> None:
+        """Release what a device holds for saving; see `FirstStage.close`."""
+        if self._first_stage is not None:
+            self._first_stage.close(seconds)
+
     def due(self, directive: Directive) -> bool:
         """Whether the chief must save now. During a drain it saves only on request, since a switch waits for
-        the drain."""
+        the drain. A request waits until the memory for copies is allocated, while training goes on."""
         now = time.monotonic()
         if not self.configured or now < self._not_before:
             return False
         if self._request(directive):
-            return True
+            return directive.drain or self._first_stage is None or not self._first_stage.reserving
         if now < self.next_periodic or directive.drain:
             return False
         return self._first_stage is None or not self._put_off_while_busy(self._first_stage)

@@ -11,7 +11,6 @@ shared lock, and its writer an exclusive one. The kernel releases the locks of a
 """
 
 import contextlib
-import errno
 import fcntl
 import mmap
 import os
@@ -28,12 +27,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edl_workflows.core.exceptions import CheckpointError
 from edl_workflows.core.protocol.cluster import CheckpointRef
+from edl_workflows.training.checkpoints.copying import Registrar
 from edl_workflows.training.checkpoints.manifest import VariableLayout
+from edl_workflows.training.checkpoints.slot_memory import SLOTS, NoMemoryError, SlotMemory
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is created in it
 ABANDONED_SECONDS = 3600.0
 """Time for which the folder of a dead agent is kept: its container may restart and persist the copies."""
-SLOTS = 2
 MAX_PARTS = 100_000
 LOCK_SECONDS = 0.001
 _PREFIX = "edl-"
@@ -41,11 +40,6 @@ _BELL = "bell"
 _PEER = "peer"
 _SHARED = "shared"
 _AGENT_LOCK = "agent.lock"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG)
-
-
-class NoMemoryError(CheckpointError):
-    """Shared memory has no room for a copy."""
 
 
 class SnapshotStage(StrEnum):
@@ -132,7 +126,7 @@ class SnapshotFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._mapped: dict[Path, mmap.mmap] = {}
+        self._memory = SlotMemory()
 
     @property
     def of_peer(self) -> "SnapshotFolder":
@@ -163,17 +157,22 @@ class SnapshotFolder:
         """The copy with a number; None if it was overwritten."""
         return next((snapshot for snapshot in self.whole() if snapshot.number == number), None)
 
-    def reserve(self, size: int) -> None:
+    def reserve(self, size: int, registrar: Registrar | None = None) -> None:
         """Allocate memory for both slots before the first copy, so that no step has to wait for that.
 
         Args:
             size: bytes of a copy.
+            registrar: the device that copies; None if the CPU copies.
 
         Raises:
             NoMemoryError: there is not enough shared memory.
         """
         for slot in self._slots:
-            self._map(slot, size)
+            self._memory.map(slot, size, registrar)
+
+    def release(self, seconds: float) -> None:
+        """End the registrations of the slots' memory; see `SlotMemory.release`."""
+        self._memory.release(seconds)
 
     @property
     def busy(self) -> bool:
@@ -184,12 +183,13 @@ class SnapshotFolder:
             return file is None or _is_due(slot)
 
     @contextlib.contextmanager
-    def writing(self, size: int) -> Iterator["SnapshotDraft | None"]:
+    def writing(self, size: int, registrar: Registrar | None = None) -> Iterator["SnapshotDraft | None"]:
         """A context with a slot for a new copy; None while the slot's present content is being read or waits
         to be persisted. `SnapshotDraft.commit` completes the copy.
 
         Args:
             size: bytes of the copy.
+            registrar: the device that copies; None if the CPU copies.
 
         Raises:
             NoMemoryError: there is not enough shared memory.
@@ -201,7 +201,7 @@ class SnapshotFolder:
                 return
             newest = self.newest
             _header_of(slot).unlink(missing_ok=True)
-            with memoryview(self._map(slot, size))[:size] as view:
+            with memoryview(self._memory.map(slot, size, registrar))[:size] as view:
                 yield SnapshotDraft(
                     view, newest.number + 1 if newest else 1, lambda header: self._commit(slot, header)
                 )
@@ -264,31 +264,6 @@ class SnapshotFolder:
         """The slot to write next: one without a complete copy, else the one with the older copy."""
         headers = {slot: _header(slot) for slot in self._slots}
         return min(headers, key=lambda slot: header.number if (header := headers[slot]) else 0)
-
-    def _map(self, slot: Path, size: int) -> mmap.mmap:
-        """The slot's file, mapped with at least `size` bytes. The mapping is kept, since new pages take
-        time."""
-        size = max(1, size)
-        mapped = self._mapped.get(slot)
-        if mapped is not None and len(mapped) >= size:
-            return mapped
-        with slot.open("ab+") as file:
-            try:
-                # Allocate the pages: a write to a missing page would kill the process by SIGBUS.
-                os.posix_fallocate(file.fileno(), 0, size)
-            except OSError as error:
-                if error.errno not in _FULL:
-                    raise
-                raise NoMemoryError(
-                    f"{slot}: shared memory has no {size >> 20} MiB left for a copy of the model: give the "
-                    "pod an "
-                    f"emptyDir of medium Memory at {SHARED_MEMORY} with {SLOTS} times the model's size: "
-                    f"{error}"
-                ) from error
-        with slot.open("rb+") as file:
-            flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-            self._mapped[slot] = mmap.mmap(file.fileno(), size, flags=flags)
-        return self._mapped[slot]
 
 
 def node_folder(base: Path, job: str, node_type: str, node_id: int) -> Path:

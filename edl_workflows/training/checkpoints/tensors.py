@@ -10,7 +10,6 @@ import json
 import math
 import mmap
 import os
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from edl_workflows.core.exceptions import CheckpointError, InvalidError
 from edl_workflows.training.checkpoints.checkpoint_parts import WHOLE, Part
+from edl_workflows.training.checkpoints.copying import Copies, CopyGuard, DoneCopies, Registrar
 from edl_workflows.training.checkpoints.manifest import Layout, open_regular
 
 Array = npt.NDArray[Any]
@@ -70,26 +70,6 @@ class TensorSpec:
         return self.dtype.itemsize * math.prod(self.shape)
 
 
-class CopyGuard:
-    """Keeps the owner of tensors from changing them while another thread copies them."""
-
-    def __init__(self) -> None:
-        self._free = threading.Event()
-        self._free.set()
-
-    def begin(self) -> None:
-        """Mark that a copy has begun."""
-        self._free.clear()
-
-    def end(self) -> None:
-        """Mark that the copy has ended."""
-        self._free.set()
-
-    def wait(self) -> None:
-        """Wait until no copy is under way. The owner calls it before it changes a tensor."""
-        self._free.wait()
-
-
 @dataclass(frozen=True)
 class State:
     """A model's state between two steps, about to be copied.
@@ -97,21 +77,24 @@ class State:
     Attributes:
         step: global step.
         specs: type and shape of its tensors, by name.
-        fill: writes the tensors' values into the given arrays, one for each of ``specs``. Called once.
+        fill: writes the tensors' values into the given arrays, one for each of ``specs``. Called once. If it
+            only begins to, it returns the copies that have begun.
         metadata: further text that a restore needs.
         layout: how the model cuts its variables, for the checkpoint's manifest; None if that does not matter.
         part: which part of the checkpoint this is, if several processes save the checkpoint together.
         guard: if given, ``fill`` may run in another thread, since the owner of the tensors waits for the
             guard before it changes them; None: the tensors may change as soon as training continues.
+        registrar: the device that copies the tensors; None if the CPU does.
     """
 
     step: int
     specs: Mapping[str, TensorSpec]
-    fill: Callable[[Mapping[str, Array]], object]
+    fill: Callable[[Mapping[str, Array]], Copies | None]
     metadata: Mapping[str, str] = field(default_factory=dict)
     layout: Layout | None = None
     part: Part = WHOLE
     guard: CopyGuard | None = None
+    registrar: Registrar | None = None
 
     @classmethod
     def of(cls, step: int, tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> Self:
@@ -163,6 +146,14 @@ class StateBlock:
         Args:
             into: writable buffer of at least `size` bytes; no reference to it is kept.
         """
+        self.begin(into).wait()
+
+    def begin(self, into: memoryview) -> Copies:
+        """Begin to copy the state.
+
+        Args:
+            into: writable buffer of at least `size` bytes, which stays valid until the copies are complete.
+        """
         into[: len(self._header)] = self._header
         start, views = len(self._header), {}
         for name in self._order:
@@ -170,7 +161,7 @@ class StateBlock:
             flat = np.frombuffer(into, spec.dtype, math.prod(spec.shape), start)
             views[name] = flat.reshape(spec.shape)
             start += spec.size
-        self._state.fill(views)
+        return self._state.fill(views) or DoneCopies()
 
     def _make_header(self) -> bytes:
         entries: dict[str, Any] = {_METADATA: dict(self._state.metadata)} if self._state.metadata else {}

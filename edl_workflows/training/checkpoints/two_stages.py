@@ -4,8 +4,8 @@ In the second stage the agent writes the copy to storage (`edl_workflows.service
 an agent, or with too little shared memory, the process writes to storage itself, and training waits for it.
 
 If the owner of a state can wait before it changes its tensors
-(`edl_workflows.training.checkpoints.tensors.CopyGuard`), the state is copied in another thread while the next
-step computes its gradients.
+(`edl_workflows.training.checkpoints.copying.CopyGuard`), the state is copied in another thread, or by the
+GPU, while the next step computes its gradients.
 """
 
 import contextlib
@@ -21,10 +21,11 @@ from edl_workflows.core.protocol.cluster import CheckpointRef
 from edl_workflows.core.protocol.training import CheckpointTicket
 from edl_workflows.training.checkpoints.checkpoint_parts import WHOLE, shared_checkpoint_name
 from edl_workflows.training.checkpoints.checkpoints import CheckpointStore, checkpoint_name
+from edl_workflows.training.checkpoints.copying import Registrar
 from edl_workflows.training.checkpoints.part_saving import SavedAs, save_part
+from edl_workflows.training.checkpoints.slot_memory import NoMemoryError
 from edl_workflows.training.checkpoints.snapshots import (
     ModelSnapshot,
-    NoMemoryError,
     SnapshotDraft,
     SnapshotFolder,
     SnapshotStage,
@@ -83,33 +84,45 @@ class FirstStage:
         self._folder = folder
         self._job = job
         self._copying = threading.Thread()
+        self._reserving = threading.Thread()
         if folder is not None and options.replicate:
             folder.share()
 
     @property
     def busy(self) -> bool:
-        """Whether a copy would have to wait for a slot, because the agent is still persisting an earlier
-        copy."""
-        return self._folder is not None and self._folder.busy
+        """Whether a copy would have to wait, because the agent is still persisting an earlier copy, or the
+        memory is not ready."""
+        return self.reserving or (self._folder is not None and self._folder.busy)
+
+    @property
+    def reserving(self) -> bool:
+        """Whether memory for the copies is being allocated."""
+        return self._reserving.is_alive()
 
     def reserve(self, *, chief: bool) -> None:
-        """Allocate the shared memory before the first copy, in a separate thread, since allocating takes
-        longer than copying.
+        """Allocate the shared memory before the first copy, and register it with the device, in a separate
+        thread, since that takes longer than copying.
 
         Args:
             chief: whether this process is the chief. The others copy only parts.
         """
 
-        def work(folder: SnapshotFolder, size: int) -> None:
+        def work(
+            folder: SnapshotFolder, size: int, registrar: Registrar | None, before: threading.Thread
+        ) -> None:
+            if before.is_alive():
+                before.join()
             try:
-                folder.reserve(size)
+                folder.reserve(size, registrar)
             except NoMemoryError as error:
                 log.warning("%s; checkpoints are saved directly, and training waits for them", error)
 
-        state = self._options.part or (self._options.state if chief else None)
-        if self._folder is not None and state is not None:
-            size = StateBlock(state()).size
-            threading.Thread(target=work, args=(self._folder, size), name="reserve", daemon=True).start()
+        of_member = self._options.part or (self._options.state if chief else None)
+        if self._folder is not None and of_member is not None:
+            state = of_member()
+            given = self._folder, StateBlock(state).size, state.registrar, self._reserving
+            self._reserving = threading.Thread(target=work, args=given, name="reserve", daemon=True)
+            self._reserving.start()
 
     def save(self, ticket: CheckpointTicket, *, persist: bool, wait: bool) -> ModelSnapshot | CheckpointRef:
         """Copy the state; waits for a slot if necessary.
@@ -139,6 +152,18 @@ class FirstStage:
         """
         assert self._options.part is not None, "say what this member's part is: TwoStages.part"
         return self._save(self._options.part(), ticket, persist=persist, wait=False)
+
+    def close(self, seconds: float) -> None:
+        """End the registration of the memory with the device, because the process ends.
+
+        Args:
+            seconds: longest wait for a copy, and for memory that is being allocated. If they take longer, the
+                operating system ends the registration with the process.
+        """
+        if self._copying.is_alive():
+            self._copying.join(seconds)
+        if self._folder is not None and not self._copying.is_alive():
+            self._folder.release(seconds)
 
     def until_stored(self, snapshot: ModelSnapshot, stopped: Callable[[], bool]) -> CheckpointRef | None:
         """Wait until the agent has persisted a copy. Returns None if stopped before that.
@@ -210,7 +235,7 @@ class FirstStage:
     ) -> ModelSnapshot | None:
         """Copy a state, or begin to copy it in another thread. Returns None if no slot is free."""
         with contextlib.ExitStack() as slot:
-            draft = slot.enter_context(folder.writing(block.size))
+            draft = slot.enter_context(folder.writing(block.size, state.registrar))
             if draft is None:
                 return None
             snapshot = header.model_copy(update={"number": draft.number, "size": block.size})
@@ -236,7 +261,9 @@ class FirstStage:
         try:
             with slot:
                 try:
-                    block.write(draft.bytes)
+                    copies = block.begin(draft.bytes)
+                    state.guard.begun(copies)
+                    copies.wait()
                 finally:
                     state.guard.end()
                 draft.commit(snapshot)

@@ -40,7 +40,8 @@ from torch.distributed.tensor import DTensor
 
 from edl_workflows.core.exceptions import CheckpointError, InvalidError
 from edl_workflows.training.checkpoints.checkpoint_parts import WHOLE, Part
-from edl_workflows.training.checkpoints.tensors import Array, CopyGuard, Loaded, State
+from edl_workflows.training.checkpoints.copying import CopyGuard
+from edl_workflows.training.checkpoints.tensors import Array, Loaded, State
 from edl_workflows.training.collective import world
 from edl_workflows.training.collective.framework import Reduced, Saving, Wishes
 from edl_workflows.training.collective.gloo_group import GlooGroup
@@ -50,6 +51,7 @@ from edl_workflows.training.collective.world import World
 from edl_workflows.training.data.sampler import Dataset
 from edl_workflows.training.data.torch_data import ElasticDataLoader
 from edl_workflows.training.frameworks.gradient_buckets import GradientBuckets
+from edl_workflows.training.frameworks.torch_device import choose_device
 from edl_workflows.training.frameworks.torch_parts import make_template, part_of_state, restore_state
 from edl_workflows.training.frameworks.torch_replica import Alone, ReplicaGroup
 from edl_workflows.training.frameworks.torch_shards import Shards, local_part
@@ -176,7 +178,8 @@ class TorchTraining:
         _require_shards(self._parts, trained)
         self._shards = Shards(self._parts.model, self._parts.optimizer)
         self._device = trained[0].device
-        self._split_state()  # raises now if a checkpoint could not hold the state
+        _skeleton, tensors = self._split_state()  # raises now if a checkpoint could not hold the state
+        self._copy_device = choose_device(map(local_part, tensors.values()))
         self._gradients = GradientBuckets(trained)
         _keep_freed_memory()
         self._warm_up()
@@ -239,8 +242,9 @@ class TorchTraining:
         return self.part_state(step, metadata, WHOLE)
 
     def part_state(self, step: int, metadata: Mapping[str, str], part: Part) -> State:
-        """This member's part of the state. Parameters and the optimizer's tensors may be copied in another
-        thread until the next update; all others are copied now, since a forward pass may change them."""
+        """This member's part of the state. Parameters and the optimizer's tensors may be copied until the
+        next update, by another thread or the GPU; all others are copied now, since a forward pass may change
+        them."""
         skeleton, tensors = self._split_state()
         names = self._parts.model.named_parameters(remove_duplicate=False)
         kept = {f"model/{name}" for name, _ in names}
@@ -248,7 +252,7 @@ class TorchTraining:
             name: tensor if name in kept or name.startswith("optimizer/") else tensor.clone()
             for name, tensor in tensors.items()
         }
-        return part_of_state(join(skeleton, copied), step, metadata, part, self.copying)
+        return part_of_state(join(skeleton, copied), step, metadata, part, self.copying, self._copy_device)
 
     def load(self, tensors: Mapping[str, Array]) -> None:
         """Load the whole state."""

@@ -10,6 +10,7 @@ read them with its ``HuggingFaceStorageReader``.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +19,10 @@ from torch.distributed.tensor import DTensor
 
 from edl_workflows.core.exceptions import CheckpointError, InvalidError
 from edl_workflows.training.checkpoints.checkpoint_parts import Part
+from edl_workflows.training.checkpoints.copying import CopyGuard
 from edl_workflows.training.checkpoints.tensor_parts import Piece, pieces, write_offsets
-from edl_workflows.training.checkpoints.tensors import CopyGuard, Loaded, State
+from edl_workflows.training.checkpoints.tensors import Loaded, State
+from edl_workflows.training.frameworks.torch_device import CopyDevice
 from edl_workflows.training.frameworks.torch_state import (
     SKELETON,
     as_array_type,
@@ -80,7 +83,12 @@ def held_by_rank(tensor: torch.Tensor, part: Part) -> Held:
 
 
 def part_of_state(
-    value: Any, step: int, metadata: Mapping[str, str], part: Part, guard: CopyGuard | None = None
+    value: Any,
+    step: int,
+    metadata: Mapping[str, str],
+    part: Part,
+    guard: CopyGuard | None = None,
+    device: CopyDevice | None = None,
 ) -> State:
     """The part of a nested state that a rank saves after `step`; see
     `edl_workflows.training.frameworks.torch_state.split`.
@@ -91,6 +99,7 @@ def part_of_state(
         metadata: further text that a restore needs.
         part: rank and number of ranks.
         guard: see `State`.
+        device: the device that copies the tensors; None: the one that holds them.
 
     Raises:
         InvalidError: a part of the state can't be saved.
@@ -109,8 +118,8 @@ def part_of_state(
     offsets = {name: held.offset for name, held in saved.items()} | {SKELETON: (0,)}
     contents = {name: held.content for name, held in saved.items()}
     places = write_offsets(offsets) if part.count > 1 else {}
-    state = to_saved_tensors(skeleton, contents, step, {**metadata, **places})
-    return State(step, state.specs, state.fill, state.metadata, part=part, guard=guard)
+    state = to_saved_tensors(skeleton, contents, step, {**metadata, **places}, device)
+    return replace(state, part=part, guard=guard)
 
 
 def make_template(

@@ -16,7 +16,9 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from edl_workflows.core.exceptions import CheckpointError, InvalidError
+from edl_workflows.training.checkpoints.copying import Copies
 from edl_workflows.training.checkpoints.tensors import Array, State, TensorSpec
+from edl_workflows.training.frameworks.torch_device import CopyDevice, choose_device
 
 SKELETON = "skeleton"
 """Name of the tensor that holds the skeleton's JSON in a saved state."""
@@ -130,19 +132,34 @@ def to_saved_state(value: Any, step: int, metadata: Mapping[str, str]) -> State:
 
 
 def to_saved_tensors(
-    skeleton: Mapping[str, Any], tensors: Tensors, step: int, metadata: Mapping[str, str]
+    skeleton: Mapping[str, Any],
+    tensors: Tensors,
+    step: int,
+    metadata: Mapping[str, str],
+    device: CopyDevice | None = None,
 ) -> State:
-    """A skeleton and its tensors as a state to save; see `to_saved_state`."""
+    """A skeleton and its tensors as a state to save; see `to_saved_state`.
+
+    Args:
+        skeleton: from `split`.
+        tensors: from `split`.
+        step: global step.
+        metadata: further text that a restore needs.
+        device: the device that copies the tensors, after the work that this thread has given it so far; None:
+            the one that holds them.
+    """
+    device = device or choose_device(tensors.values())
+    mark = device.mark()
     text = np.frombuffer(json.dumps(skeleton, separators=(",", ":")).encode(), np.uint8)
     specs = {name: TensorSpec(_TYPES[tensor.dtype], tuple(tensor.shape)) for name, tensor in tensors.items()}
     specs[SKELETON] = TensorSpec(text.dtype, text.shape)
 
-    def fill(into: Mapping[str, Array]) -> None:
+    def fill(into: Mapping[str, Array]) -> Copies:
         np.copyto(into[SKELETON], text)
-        for name, tensor in tensors.items():
-            as_tensor(into[name], tensor.dtype).copy_(tensor)
+        pairs = ((as_tensor(into[name], tensor.dtype), tensor) for name, tensor in tensors.items())
+        return device.copy(pairs, mark)
 
-    return State(step, specs, fill, metadata)
+    return State(step, specs, fill, metadata, registrar=device)
 
 
 def from_saved_state(saved: Mapping[str, Array]) -> Any:

@@ -16,20 +16,14 @@ from edl_workflows.core.protocol.training import CheckpointBegin, CheckpointEnd
 from edl_workflows.services.agent.persisting import Persister
 from edl_workflows.training.checkpoints.checkpoint_parts import Part, shared_checkpoint_name
 from edl_workflows.training.checkpoints.checkpoints import CheckpointStore
+from edl_workflows.training.checkpoints.copying import CopyGuard
 from edl_workflows.training.checkpoints.part_saving import SavedAs, save_part
 from edl_workflows.training.checkpoints.remote_store import open_store
 from edl_workflows.training.checkpoints.restoring import CheckpointRestorer
 from edl_workflows.training.checkpoints.saving import SaveWish
 from edl_workflows.training.checkpoints.snapshots import SnapshotFolder, SnapshotStage, claim_folder
 from edl_workflows.training.checkpoints.tensor_parts import load_checkpoint, write_offsets
-from edl_workflows.training.checkpoints.tensors import (
-    CopyGuard,
-    State,
-    StateBlock,
-    TensorSpec,
-    load,
-    write_state,
-)
+from edl_workflows.training.checkpoints.tensors import State, StateBlock, TensorSpec, load, write_state
 from edl_workflows.training.checkpoints.two_stages import TwoStages
 from edl_workflows.training.client import MasterClient
 from edl_workflows.training.environment import NodeEnvironment

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -227,3 +228,36 @@ def test_memory_that_goes_is_not_taken_for_a_checkpoint(
     thread.join()
     (end,) = eventually(lambda: master.got(CheckpointEnd))
     assert "no complete checkpoint" in end.error
+
+
+def test_a_request_waits_for_the_memory_while_training_goes_on(
+    master: FakeMaster, connect: Connect, store: CheckpointStore, memory: SnapshotFolder
+) -> None:
+    """While the memory for copies is being registered with the device, no copy is due, although one is
+    requested. When it is ready, the request is served. A process that has stopped for a switch does not go on
+    meanwhile, so it saves at once. When the job is closed, no memory is registered any more."""
+    ready, registered = threading.Event(), [0]
+
+    class SlowRegistrar:
+        def register(self, _memory: object) -> Callable[[], object]:
+            assert ready.wait(240)
+            registered[0] += 1
+            return lambda: registered.__setitem__(0, registered[0] - 1)
+
+    job = connect()
+    of_device = replace(state(), registrar=SlowRegistrar())
+    job.save_in_two_stages(TwoStages(lambda: of_device, store))
+    master.say(save="now")
+    eventually(lambda: job._watch.latest.save)
+    assert not job.should_checkpoint()
+    assert job._saving.due(job._watch.latest.model_copy(update={"drain": False})) is False
+    job._saving.drained = True
+    assert job._saving.due(job._watch.latest.model_copy(update={"drain": True}))
+    job._saving.drained = False
+    ready.set()
+    eventually(job.should_checkpoint)
+    assert job.checkpoint() is not None
+    assert memory.newest is not None
+    assert registered == [2]
+    job.close()
+    assert registered == [0]

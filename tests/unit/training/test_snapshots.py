@@ -12,10 +12,10 @@ import pytest
 
 from edl_workflows.core.exceptions import CheckpointError
 from edl_workflows.training.checkpoints.checkpoints import checkpoint_name
+from edl_workflows.training.checkpoints.slot_memory import NoMemoryError
 from edl_workflows.training.checkpoints.snapshots import (
     ABANDONED_SECONDS,
     ModelSnapshot,
-    NoMemoryError,
     SnapshotFolder,
     SnapshotStage,
     claim_folder,

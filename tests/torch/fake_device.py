@@ -1,0 +1,66 @@
+"""A stand-in for a GPU that copies by itself: copies that have begun read the tensors later."""
+
+import mmap
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from edl_workflows.training.frameworks.torch_device import Pair
+
+
+class FakeDevice:
+    """A device that begins its copies as late as it may: only when work that comes after them is given to it,
+    or when a test lets it.
+
+    Attributes:
+        may_copy: whether the copies may be made now.
+        begun: copies that have begun.
+        registered: whether each memory that was registered still is.
+    """
+
+    def __init__(self) -> None:
+        self.may_copy = threading.Event()
+        self.begun: list[FakeCopies] = []
+        self.registered: list[bool] = []
+
+    def mark(self) -> None:
+        """There is no work before."""
+
+    def register(self, _memory: mmap.mmap) -> Callable[[], object]:
+        """Note it."""
+        self.registered.append(True)
+        index = len(self.registered) - 1
+        return lambda: self.registered.__setitem__(index, False)
+
+    def copy(self, pairs: Iterable[Pair], after: Any = None) -> "FakeCopies":
+        """Begin."""
+        assert after is None
+        self.begun.append(FakeCopies(list(pairs), self.may_copy))
+        return self.begun[-1]
+
+
+class FakeCopies:
+    """Copies on a stream of their own."""
+
+    def __init__(self, pairs: list[Pair], may_copy: threading.Event) -> None:
+        self._pairs = pairs
+        self._may_copy = may_copy
+        self.done = threading.Event()
+        threading.Thread(target=self._run, name="fake-copies", daemon=True).start()
+
+    def hold_back(self) -> None:
+        """The stream of the CPU is this thread, so what comes after begins when this returns."""
+        self._may_copy.set()
+        self.wait()
+
+    def wait(self) -> None:
+        """Until they are made."""
+        assert self.done.wait(240), "nobody lets the device copy"
+
+    def _run(self) -> None:
+        if self._may_copy.wait(240):
+            while self._pairs:
+                into, source = self._pairs.pop(0)
+                into.copy_(source)
+            del into, source
+            self.done.set()
