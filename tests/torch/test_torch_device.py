@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -226,3 +226,45 @@ def test_cuda_refuses_to_register(monkeypatch: pytest.MonkeyPatch, caplog: pytes
     assert [name for name, *_ in cuda.calls] == ["register", "register"]
     (record,) = caplog.records
     assert "through pageable memory" in record.getMessage()
+
+
+class OnDevice(torch.Tensor):  # type: ignore[misc]  # no types in the environment of the checks
+    """A tensor that counts as being on a GPU: what makes the process wait for the GPU is noted."""
+
+    waits: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Note it."""
+        kwargs = kwargs or {}
+        moved = function is torch.Tensor.to and not kwargs.get("non_blocking")
+        if function in _WAITS or moved:
+            cls.waits.append(function.__name__)
+        return super().__torch_function__(function, types, args, kwargs)
+
+
+_WAITS = {
+    getattr(torch.Tensor, name)
+    for name in ("cpu", "item", "tolist", "numpy", "__float__", "__int__", "__index__", "__bool__")
+}
+
+
+def test_a_mini_batch_does_not_wait_for_the_device() -> None:
+    """Losses stay on the device, and inputs are sent to it, without a wait in any mini-batch of a step."""
+
+    def build(rank: int) -> TorchModel:
+        made = normalized(rank)
+        return replace(made, losses=lambda x: made.losses(x.as_subclass(torch.Tensor)).as_subclass(OnDevice))
+
+    (member,) = joined(1, build)
+    x = records(20)[0].as_subclass(OnDevice)
+    OnDevice.waits.clear()
+    with member._replica.guarding():
+        losses, count = member._accumulate([{"x": part} for part in x.split(4)])
+    waits = list(OnDevice.waits)
+
+    assert waits == []
+    assert (float(losses) > 0.0, count) == (True, 20.0)
+    assert OnDevice.waits == ["__float__"], "the test notes waits"

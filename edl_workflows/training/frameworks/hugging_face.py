@@ -193,16 +193,16 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # no types in the
             more={"schedule": schedule, "trainer": _SavedState(trainer)},
         )
 
-    def _loss(self, batch: Mapping[str, Any]) -> tuple[torch.Tensor, float]:
+    def _loss(self, batch: Mapping[str, Any]) -> tuple[torch.Tensor, float | torch.Tensor]:
         """The mean loss of a batch, and over how many items it is the mean: over tokens with a label if the
-        model counts them, else over records."""
+        model counts them, which stay on the device, else over records."""
         trainer = self._trainer
         inputs = send_to_device(batch, trainer.args.device)
         items = trainer._get_num_items_in_batch([inputs], trainer.args.device)  # noqa: SLF001
         if items is not None:
             items = items.clamp(min=1)
         with trainer.compute_loss_context_manager():
-            weight = float(items) if items is not None else float(find_batch_size(inputs))
+            weight = items if items is not None else float(find_batch_size(inputs))
             loss = trainer.compute_loss(trainer.model_wrapped, inputs, num_items_in_batch=items)
         return loss, weight
 

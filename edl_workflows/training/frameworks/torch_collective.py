@@ -303,9 +303,10 @@ class TorchTraining:
 
     def step(self, mini_batches: Sequence[Inputs], wishes: Wishes) -> Reduced:
         """Accumulate gradients, all-reduce them, and update."""
-        numbers = torch.tensor([0.0, 0.0, wishes.drain, wishes.leave, wishes.save], dtype=torch.float64)
+        asked = [0.0, 0.0, wishes.drain, wishes.leave, wishes.save]
         with self._replica.guarding():
-            numbers[:2] = self._accumulate(mini_batches)
+            numbers = torch.tensor(asked, dtype=torch.float64).to(self._device, non_blocking=True)
+            numbers[0], numbers[1] = self._accumulate(mini_batches)
             numbers = self._replica.add(lambda: self._gradients.reduce(numbers))
             loss, records, drain, leave, save = numbers.tolist()
             self._gradients.divide(records)
@@ -313,14 +314,16 @@ class TorchTraining:
             (self._parts.update or self._parts.optimizer.step)()
         return Reduced(loss / records, Wishes(drain, leave, save))
 
-    def _accumulate(self, mini_batches: Sequence[Inputs]) -> torch.Tensor:
-        """Begin to sum the gradients; returns the sum of the losses, and the number of records.
+    def _accumulate(self, mini_batches: Sequence[Inputs]) -> tuple[torch.Tensor, float | torch.Tensor]:
+        """Begin to sum the gradients; returns the sum of the losses, and the number of records. Both stay on
+        the model's device: reading them would wait for it after each mini-batch.
 
         All processes of a replica group must make the same number of passes, so an empty mini-batch is
         replaced by the example with weight 0. ``fully_shard`` averages gradients over the group, so each
         share is multiplied by the group's size.
         """
-        numbers = torch.zeros(2, dtype=torch.float64)
+        losses = torch.zeros((), dtype=torch.float64, device=self._device)
+        records: float | torch.Tensor = 0.0
         passes = [(inputs, 1.0) for inputs in mini_batches if len(_values(inputs)[0])]
         if self._replica.size > 1:
             passes += [(self._parts.example, 0.0)] * (len(mini_batches) - len(passes))
@@ -330,13 +333,13 @@ class TorchTraining:
             share = weight * self._replica.size / self._gradients.expected_records
             with self._gradients.reducing() if index == len(passes) - 1 else contextlib.nullcontext():
                 total.backward(torch.full_like(total, share))
-            numbers[0] += weight * total.detach().double().cpu()
-            numbers[1] += weight * count
-        return numbers
+            losses = losses + weight * total.detach().double()
+            records = records + weight * (count.double() if isinstance(count, torch.Tensor) else count)
+        return losses, records
 
-    def sum_losses(self, inputs: Inputs) -> tuple[torch.Tensor, float]:
+    def sum_losses(self, inputs: Inputs) -> tuple[torch.Tensor, float | torch.Tensor]:
         """The sum of the losses of a mini-batch, and their number."""
-        values = [torch.as_tensor(value).to(self._device) for value in _values(inputs)]
+        values = [torch.as_tensor(value).to(self._device, non_blocking=True) for value in _values(inputs)]
         if isinstance(inputs, Mapping):
             losses = self._parts.losses(**dict(zip(inputs, values, strict=True)))
         else:

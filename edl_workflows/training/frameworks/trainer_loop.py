@@ -189,7 +189,7 @@ def reported_metrics(logged: Mapping[str, Any]) -> dict[str, float]:
 class _LibraryTraining(TorchTraining):
     """Computes the loss as the library does."""
 
-    def sum_losses(self, inputs: Any) -> tuple[torch.Tensor, float]:
+    def sum_losses(self, inputs: Any) -> tuple[torch.Tensor, float | torch.Tensor]:
         """A mean and its weight, as a sum."""
         (batch,) = inputs[_BATCH]
         mean, weight = self._parts.losses(batch)
