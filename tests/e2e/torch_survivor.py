@@ -34,8 +34,8 @@ from edl_workflows.training.frameworks.torch_collective import (
     TrainingOptions,
     training,
 )
+from edl_workflows.training.frameworks.torch_copies.transfer import Checksum
 from edl_workflows.training.frameworks.torch_shards import local_part
-from edl_workflows.training.frameworks.torch_state import checksum
 from edl_workflows.training.job import Job
 from tests.docs.sharded_model import shard
 from tests.e2e.turns import BATCH_SIZE, MOST, RECORDS
@@ -251,9 +251,16 @@ def train(options: argparse.Namespace) -> None:
                 break
             time.sleep(delay)
         state = parts.model.state_dict()
-        sums = {name: checksum({name: local_part(one)}) for name, one in state.items()}
+        sums = {name: checksum(local_part(one)) for name, one in state.items()}
         index = parts.replica.index if parts.replica is not None else 0
         file.write(json.dumps({"seen": seen(parts.model), "index": index, "sums": sums}) + "\n")
+
+
+def checksum(tensor: torch.Tensor) -> int:
+    """The checksum of a tensor's values."""
+    values = Checksum(torch.device("cpu"))
+    values.add(tensor.cpu())
+    return values.value()
 
 
 def seen(model: Counted) -> list[float]:

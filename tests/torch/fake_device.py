@@ -5,12 +5,15 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from edl_workflows.training.frameworks.torch_device import Pair
+from edl_workflows.training.frameworks.torch_copies.device import Pair
 
 
 class FakeDevice:
-    """A device that begins its copies as late as it may: only when work that comes after them is given to it,
-    or when a test lets it.
+    """A device that makes its copies as late as it may: when work that comes after them is given to it, or
+    when a test lets it.
+
+    Args:
+        lazy: whether waiting for copies lets it make them.
 
     Attributes:
         may_copy: whether the copies may be made now.
@@ -18,7 +21,8 @@ class FakeDevice:
         registered: whether each memory that was registered still is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, lazy: bool = False) -> None:
+        self.lazy = lazy
         self.may_copy = threading.Event()
         self.begun: list[FakeCopies] = []
         self.registered: list[bool] = []
@@ -35,16 +39,19 @@ class FakeDevice:
     def copy(self, pairs: Iterable[Pair], after: Any = None) -> "FakeCopies":
         """Begin."""
         assert after is None
-        self.begun.append(FakeCopies(list(pairs), self.may_copy))
+        self.begun.append(
+            FakeCopies(list(pairs), threading.Event() if self.lazy else self.may_copy, self.lazy)
+        )
         return self.begun[-1]
 
 
 class FakeCopies:
     """Copies on a stream of their own."""
 
-    def __init__(self, pairs: list[Pair], may_copy: threading.Event) -> None:
+    def __init__(self, pairs: list[Pair], may_copy: threading.Event, lazy: bool) -> None:
         self._pairs = pairs
         self._may_copy = may_copy
+        self._lazy = lazy
         self.done = threading.Event()
         threading.Thread(target=self._run, name="fake-copies", daemon=True).start()
 
@@ -55,6 +62,8 @@ class FakeCopies:
 
     def wait(self) -> None:
         """Until they are made."""
+        if self._lazy:
+            self._may_copy.set()
         assert self.done.wait(240), "nobody lets the device copy"
 
     def _run(self) -> None:

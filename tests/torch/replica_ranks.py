@@ -4,6 +4,7 @@ import contextlib
 import json
 import socket
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -15,17 +16,22 @@ from torch.distributed.fsdp import fully_shard
 from edl_workflows.core.exceptions import UnavailableError
 from edl_workflows.core.protocol.cluster import Member, TrainingCluster
 from edl_workflows.core.protocol.nodes import NodeRef
+from edl_workflows.core.protocol.training import CheckpointTicket
 from edl_workflows.training.checkpoints import tensors
 from edl_workflows.training.checkpoints.checkpoint_parts import Part
+from edl_workflows.training.checkpoints.checkpoints import CheckpointStore
+from edl_workflows.training.checkpoints.snapshots import claim_folder
+from edl_workflows.training.checkpoints.two_stages import FirstStage, TwoStages
 from edl_workflows.training.collective.framework import Wishes
 from edl_workflows.training.collective.gloo_group import GlooGroup
 from edl_workflows.training.collective.regrouping import Place
 from edl_workflows.training.frameworks.torch_collective import TorchModel, TorchTraining
 from edl_workflows.training.frameworks.torch_replica import ReplicaGroup, join_replica_group
 from edl_workflows.training.frameworks.torch_shards import local_part
-from edl_workflows.training.frameworks.torch_state import split
+from edl_workflows.training.frameworks.torch_state import SKELETON, split
 from edl_workflows.training.job import Job
-from tests.torch.members import network, records
+from tests.torch.fake_device import FakeDevice
+from tests.torch.members import eventually, network, records
 
 SIZE, RANKS = 2, 4
 BATCHES = ((0, 5), (5, 5), (5, 8), (8, 12))
@@ -137,6 +143,31 @@ def catch_up(rank: int, addresses: Sequence[str], member: TorchTraining) -> list
     return steps
 
 
+def save_beside_a_step(rank: int, folder: Path, member: TorchTraining) -> None:
+    """All copy their parts, with a device that begins the copies and makes them later, while they make a
+    step."""
+    device = FakeDevice()
+    member._copy_device = device
+    memory = claim_folder(folder / f"node-{rank}")
+    part = partial(member.part_state, STEPS + 1, {}, Part(rank, RANKS))
+    first = FirstStage(
+        TwoStages(part, CheckpointStore(folder / "checkpoints"), part=part), memory, 1, f"job-{folder.name}"
+    )
+    before = {
+        name: local_part(one).clone() for name, one in split(member._state(), sharded=True).tensors.items()
+    }
+    first.save_part(CheckpointTicket(id=""), persist=True)
+    member.step(turn(rank), Wishes())
+    device.may_copy.set()  # without the wait, the copies would only be made now
+    copy = eventually(lambda: memory.newest)
+    with memory.reading(copy.number) as block:
+        assert block is not None
+        saved = tensors.read_state(block, "here").tensors
+        equal = [bool((saved[name] == before[name].numpy()).all()) for name in saved if name != SKELETON]
+    (folder / f"beside-{rank}").write_text(json.dumps([len(equal), all(equal), len(device.begun)]))
+    member._copy_device = FakeDevice(lazy=True)
+
+
 def save_and_restore(rank: int, folder: Path, member: TorchTraining) -> None:
     """All save their parts. Each loads its shards into another model."""
     part = member.part_state(STEPS + 1, {"data": "here"}, Part(rank, RANKS))
@@ -160,6 +191,7 @@ def run_rank(rank: int, folder_name: str, addresses: Sequence[str]) -> None:
     member = train(rank, folder, addresses)
     steps = catch_up(rank, addresses, member)
     (folder / f"compared-{rank}").write_text(json.dumps(steps))
+    save_beside_a_step(rank, folder, member)
     save_and_restore(rank, folder, member)
 
 

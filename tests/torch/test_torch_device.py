@@ -21,7 +21,7 @@ from edl_workflows.training.checkpoints.tensors import load, read_state, save
 from edl_workflows.training.checkpoints.two_stages import FirstStage, TwoStages
 from edl_workflows.training.collective.framework import Wishes
 from edl_workflows.training.frameworks.torch_collective import TorchModel, TorchTraining
-from edl_workflows.training.frameworks.torch_device import CudaDevice
+from edl_workflows.training.frameworks.torch_copies.device import CudaDevice
 from edl_workflows.training.frameworks.torch_state import from_saved_state, split
 from tests.torch.fake_device import FakeDevice
 from tests.torch.members import eventually, joined, records, set_values

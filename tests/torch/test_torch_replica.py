@@ -97,9 +97,17 @@ def test_a_group_that_is_behind_gets_the_shards_of_the_other(ranks: Path) -> Non
     assert states[0] != read(ranks, "trained")[0][1]
 
 
+def test_shards_are_copied_beside_a_step(ranks: Path) -> None:
+    """A device that copies by itself copies each rank's part of the shards. The update of the step beside it
+    waits for the copies, so that all values are those from before the step."""
+    for count, equal, begun in read(ranks, "beside"):
+        assert count > 0
+        assert (equal, begun) == (True, 1)
+
+
 def test_each_rank_restores_its_shards(ranks: Path) -> None:
-    """Each rank restores its shards from the parts of all ranks, into a model and an optimizer without
-    values."""
+    """Each rank restores its shards from the parts of all ranks, through the device's registered memory, into
+    a model and an optimizer without values."""
     assert all(equal for equal, _ in read(ranks, "restored"))
 
 

@@ -5,6 +5,6 @@
 - `tensorflow_collective`: an elastic ``MultiWorkerMirroredStrategy``
 - `keras`: ``fit`` of Keras, with all-reduce or parameter servers (`keras_model`, `keras_servers`)
 - `torch_collective`: data-parallel PyTorch (`torch_state`, `torch_parts`, `torch_shards`); `torch_replica`:
-  groups of workers that hold the model together
+  groups of workers that hold the model together; `torch_copies`: from and to a GPU
 - `hugging_face`, `lightning`: libraries with a training loop of their own (`trainer_loop`)
 """

@@ -29,7 +29,7 @@ A model that is too large for one process is sharded within replica groups
 """
 
 import contextlib
-import json
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,19 +51,12 @@ from edl_workflows.training.collective.world import World
 from edl_workflows.training.data.sampler import Dataset
 from edl_workflows.training.data.torch_data import ElasticDataLoader
 from edl_workflows.training.frameworks.gradient_buckets import GradientBuckets
-from edl_workflows.training.frameworks.torch_device import choose_device
+from edl_workflows.training.frameworks.torch_copies.device import choose_device
+from edl_workflows.training.frameworks.torch_copies.transfer import broadcast_state, restore_tensors
 from edl_workflows.training.frameworks.torch_parts import make_template, part_of_state, restore_state
 from edl_workflows.training.frameworks.torch_replica import Alone, ReplicaGroup
 from edl_workflows.training.frameworks.torch_shards import Shards, local_part
-from edl_workflows.training.frameworks.torch_state import (
-    SplitState,
-    checksum,
-    describe_tensors,
-    empty_tensors,
-    from_saved_state,
-    join,
-    split,
-)
+from edl_workflows.training.frameworks.torch_state import SplitState, from_saved_state, join, split
 from edl_workflows.training.job import Job
 from edl_workflows.training.options import TrainingOptions
 
@@ -256,12 +249,16 @@ class TorchTraining:
 
     def load(self, tensors: Mapping[str, Array]) -> None:
         """Load the whole state."""
-        self._load(from_saved_state(tensors))
+        homes = functools.partial(self._shards.home, self._parts.model.state_dict())
+        self._load(
+            from_saved_state(tensors, lambda arrays: restore_tensors(self._copy_device, arrays, homes))
+        )
 
     def load_parts(self, parts: Iterable[Loaded], where: str) -> None:
         """Load this process's shards of the state."""
         loaded_parts = list(parts)
-        self._load(restore_state(make_template(loaded_parts, self._shards.empty, where), loaded_parts, where))
+        template = make_template(loaded_parts, self._shards.empty, where)
+        self._load(restore_state(template, loaded_parts, where, self._copy_device))
 
     def broadcast(self, numbers: Sequence[int], root: int = 0, *, load: bool = True) -> list[int]:
         """Broadcast the state and numbers of rank `root`. A state is loaded only if all of it has arrived and
@@ -277,29 +274,14 @@ class TorchTraining:
 
     def _receive(self, numbers: Sequence[int], root: int, load: bool) -> tuple[list[int], Any]:
         """The numbers of rank `root`, and its state if this process must load it."""
-        group = self._formed
         skeleton, tensors = self._split_state()
-        tensors = {name: local_part(tensor) for name, tensor in tensors.items()}
-        described = json.dumps([list(numbers), skeleton, describe_tensors(tensors)]).encode()
-        sent = group.broadcast_bytes(described, root)
-        try:
-            first_numbers, skeleton, descriptions = json.loads(sent)
-            if group.rank != root:
-                tensors = empty_tensors(descriptions)
-        except (ValueError, TypeError, KeyError, RuntimeError) as error:
-            raise DamagedStateError(
-                f"what rank {root} says of its state can't be read: {error!r}; do all members run the same "
-                "version of edl-workflows?"
-            ) from error
-        received = {name: group.broadcast(tensor, root) for name, tensor in tensors.items()}
-        sums = group.gather(checksum(received))
-        if load and sums[group.rank] != sums[root]:
-            raise DamagedStateError(f"the state of rank {root} arrived damaged: its checksum differs")
-        state = None
-        if load and group.rank != root:
-            mine = {name: self._shards.restored(name, tensor) for name, tensor in received.items()}
-            state = join(skeleton, mine)
-        return [int(number) for number in first_numbers], state
+        mine = SplitState(skeleton, {name: local_part(tensor) for name, tensor in tensors.items()})
+        sent = broadcast_state(self._formed, numbers, mine, root, load=load)
+        if sent.state is None:
+            return sent.numbers, None
+        received = sent.state.tensors
+        restored = {name: self._shards.restored(name, tensor) for name, tensor in received.items()}
+        return sent.numbers, join(sent.state.skeleton, restored)
 
     def step(self, mini_batches: Sequence[Inputs], wishes: Wishes) -> Reduced:
         """Accumulate gradients, all-reduce them, and update."""

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
@@ -21,12 +20,12 @@ from edl_workflows.core.exceptions import CheckpointError, InvalidError
 from edl_workflows.training.checkpoints.checkpoint_parts import Part
 from edl_workflows.training.checkpoints.copying import CopyGuard
 from edl_workflows.training.checkpoints.tensor_parts import Piece, pieces, write_offsets
-from edl_workflows.training.checkpoints.tensors import Loaded, State
-from edl_workflows.training.frameworks.torch_device import CopyDevice
+from edl_workflows.training.checkpoints.tensors import Array, Loaded, State
+from edl_workflows.training.frameworks.torch_copies.device import CopyDevice, choose_device
+from edl_workflows.training.frameworks.torch_copies.transfer import upload
 from edl_workflows.training.frameworks.torch_state import (
     SKELETON,
     as_array_type,
-    as_tensor,
     as_tensor_type,
     join,
     split,
@@ -151,7 +150,9 @@ def make_template(
         raise CheckpointError(f"{where}: is not the state of a PyTorch program: {error!r}") from error
 
 
-def restore_state(template: Any, parts: Iterable[Loaded], where: str) -> Any:
+def restore_state(
+    template: Any, parts: Iterable[Loaded], where: str, device: CopyDevice | None = None
+) -> Any:
     """Fill the tensors of a nested state with those of a checkpoint, whatever number of ranks saved it.
 
     Args:
@@ -159,6 +160,7 @@ def restore_state(template: Any, parts: Iterable[Loaded], where: str) -> Any:
             is overwritten with its part of the saved tensor.
         parts: the parts of the checkpoint. Once all tensors are filled, further parts are not read.
         where: path or URI of the checkpoint, for errors.
+        device: the device that holds the tensors; None: found out.
 
     Returns:
         The state, for ``load_state_dict``. Values that are not tensors are taken from the checkpoint.
@@ -169,18 +171,20 @@ def restore_state(template: Any, parts: Iterable[Loaded], where: str) -> Any:
     names = split(template, sharded=True).tensors
     targets = {name: _Target(name, held_by_rank(tensor, Part(0, 1)), where) for name, tensor in names.items()}
     skeleton = None
+    copies: list[tuple[torch.Tensor, Array]] = []
     for part in parts:
         pieces_by_name = {piece.name: piece for piece in pieces(part, where)}
         if skeleton is None:
             skeleton = _skeleton(pieces_by_name, where)
             _compare_names(_names(skeleton), targets.keys(), where)
         for name in pieces_by_name.keys() & targets.keys():
-            targets[name].copy_piece(pieces_by_name[name])
+            copies += targets[name].match(pieces_by_name[name])
         if all(target.missing == 0 for target in targets.values()):
             break
     lacking = [name for name, target in targets.items() if target.missing]
     if skeleton is None or lacking:
         raise CheckpointError(f"{where}: a part is missing: it lacks values of {', '.join(lacking[:3])}")
+    upload(device or choose_device(tensor for tensor, _ in copies), copies)
     return join(skeleton, names)
 
 
@@ -191,29 +195,28 @@ class _Target:
         self._name = name
         self._held = held
         self._where = where
-        self._copied: set[tuple[int, ...]] = set()
+        self._matched: set[tuple[int, ...]] = set()
         self.missing = held.content.numel()
 
-    def copy_piece(self, piece: Piece) -> None:
-        """Copy the values that a piece contains."""
+    def match(self, piece: Piece) -> list[tuple[torch.Tensor, Array]]:
+        """Where to copy the values that a piece contains, and these values; empty if none is needed."""
         held, content = self._held, piece.content
         if not self._fits(piece):
             raise CheckpointError(
                 f"{self._where}: tensor {self._name} is of another type or shape: a piece of {content.dtype} "
                 f"ends at {piece.end}, and the model has {held.content.dtype} of shape {held.shape}"
             )
-        if piece.offset in self._copied:
-            return
-        self._copied.add(piece.offset)
+        if piece.offset in self._matched:
+            return []
+        self._matched.add(piece.offset)
         ends = [start + size for start, size in zip(held.offset, held.content.shape, strict=True)]
         first = list(map(max, held.offset, piece.offset))
         last = list(map(min, ends, piece.end))
         if any(end <= start for start, end in zip(first, last, strict=True)):
-            return
-        source = np.array(content[_slices(first, last, piece.offset)], order="C")
+            return []
         into = held.content[_slices(first, last, held.offset)]
-        into.copy_(as_tensor(source, held.content.dtype))
         self.missing -= into.numel()
+        return [(into, content[_slices(first, last, piece.offset)])]
 
     def _fits(self, piece: Piece) -> bool:
         shape = self._held.shape

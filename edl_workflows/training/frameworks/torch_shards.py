@@ -8,6 +8,7 @@ value of a sharded parameter, as Adam's averages do.
 
 import itertools
 import re
+from collections.abc import Mapping
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -62,6 +63,23 @@ class Shards:
         if owner is not None and shape == tuple(owner.shape):
             return torch.zeros_like(owner, dtype=dtype)
         return torch.zeros(shape, dtype=dtype)
+
+    def home(
+        self, of_model: Mapping[str, torch.Tensor], name: str, shape: tuple[int, ...]
+    ) -> torch.Tensor | None:
+        """The tensor whose device and order in memory a whole tensor of the state should have: that of the
+        model, or the parameter for whose values it has one each. None: it belongs on the CPU.
+
+        Args:
+            of_model: the model's ``state_dict``.
+            name: name of the tensor in the state.
+            shape: its shape.
+        """
+        home = of_model.get(name.removeprefix("model/")) if name.startswith("model/") else None
+        if (match := _OF_OPTIMIZER.match(name)) and not name.endswith("/step"):
+            number = int(match[1])
+            home = self._by_number[number] if number < len(self._by_number) else None
+        return home.detach() if home is not None and tuple(home.shape) == shape else None
 
     def _owner(self, name: str) -> DTensor | None:
         """The sharded parameter to which a tensor belongs; None if there is none."""

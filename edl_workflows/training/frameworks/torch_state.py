@@ -6,8 +6,7 @@ puts them together again. Nothing is pickled.
 """
 
 import json
-import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -18,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from edl_workflows.core.exceptions import CheckpointError, InvalidError
 from edl_workflows.training.checkpoints.copying import Copies
 from edl_workflows.training.checkpoints.tensors import Array, State, TensorSpec
-from edl_workflows.training.frameworks.torch_device import CopyDevice, choose_device
+from edl_workflows.training.frameworks.torch_copies.device import CopyDevice, choose_device
 
 SKELETON = "skeleton"
 """Name of the tensor that holds the skeleton's JSON in a saved state."""
@@ -162,20 +161,26 @@ def to_saved_tensors(
     return State(step, specs, fill, metadata, registrar=device)
 
 
-def from_saved_state(saved: Mapping[str, Array]) -> Any:
+def copy_to_host(arrays: Mapping[str, Array]) -> Tensors:
+    """Copies of arrays, as tensors on the CPU."""
+    return {name: as_tensor(array.copy(), as_tensor_type(array.dtype)) for name, array in arrays.items()}
+
+
+def from_saved_state(
+    saved: Mapping[str, Array], copy: Callable[[Mapping[str, Array]], Tensors] = copy_to_host
+) -> Any:
     """The nested state that `to_saved_state` saved. Its tensors are copies, on the CPU.
+
+    Args:
+        saved: the saved tensors.
+        copy: makes tensors of arrays, if they should not be on the CPU.
 
     Raises:
         CheckpointError: another program saved it.
     """
     try:
         skeleton = json.loads(saved[SKELETON].tobytes())
-        tensors = {
-            name: as_tensor(array.copy(), as_tensor_type(array.dtype))
-            for name, array in saved.items()
-            if name != SKELETON
-        }
-        return join(skeleton, tensors)
+        return join(skeleton, copy({name: array for name, array in saved.items() if name != SKELETON}))
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"the saved state is not one of a PyTorch program: {error!r}") from error
 
@@ -203,23 +208,16 @@ def as_tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(array.reshape(-1).view(plain)).view(dtype).reshape(array.shape)
 
 
-def describe_tensors(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, str, list[int]]]:
-    """Name, type and shape of each tensor, for JSON."""
-    return [
-        (name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape))
-        for name, tensor in tensors.items()
-    ]
+def name_type(dtype: torch.dtype) -> str:
+    """The name of a tensor's type, for JSON."""
+    return str(dtype).removeprefix("torch.")
 
 
-def empty_tensors(described: list[tuple[str, str, list[int]]]) -> Tensors:
-    """Uninitialized tensors on the CPU with the names, types and shapes from `describe_tensors`."""
-    return {name: torch.empty(shape, dtype=_NAMES[dtype]) for name, dtype, shape in described}
+def find_type(name: str) -> torch.dtype:
+    """The tensor type of a name from `name_type`.
 
-
-def checksum(tensors: Mapping[str, torch.Tensor]) -> int:
-    """CRC-32 of the values of tensors, in their order."""
-    total = 0
-    for tensor in tensors.values():
-        values = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
-        total = zlib.crc32(values.numpy().data, total)
-    return total
+    Raises:
+        KeyError: such tensors can't be saved.
+    """
+    dtype: torch.dtype = _NAMES[name]
+    return dtype
