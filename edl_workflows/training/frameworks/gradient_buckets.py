@@ -119,13 +119,11 @@ class _Bucket:
 
     def renew(self) -> None:
         first = self._parameters[0]
-        shapes = [local_part(parameter).shape for parameter in self._parameters]
-        sizes = [shape.numel() for shape in shapes]
+        sizes = [local_part(parameter).numel() for parameter in self._parameters]
         self.content = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
-        pieces = [piece.view(shape) for piece, shape in zip(self.content.split(sizes), shapes, strict=True)]
         self.parts = {
-            parameter: as_shard(piece, parameter)
-            for parameter, piece in zip(self._parameters, pieces, strict=True)
+            parameter: as_shard(_in_order_of(local_part(parameter), piece), parameter)
+            for parameter, piece in zip(self._parameters, self.content.split(sizes), strict=True)
         }
         self.missing = set(self.parts)
 
@@ -148,6 +146,13 @@ class _Bucket:
     def collect(self) -> None:
         for parameter in self.parts:
             self.copy_gradient(parameter)
+
+
+def _in_order_of(parameter: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
+    """A piece of memory as a tensor whose values have the same order in memory as those of a parameter, such
+    as channels-last. Otherwise an optimizer is slower, or refuses the gradient."""
+    strides = torch.empty_like(parameter, device="meta").stride()
+    return piece.as_strided(parameter.shape, strides, piece.storage_offset())
 
 
 def _cut_into_buckets(trained: Sequence[torch.nn.Parameter]) -> list[_Bucket]:

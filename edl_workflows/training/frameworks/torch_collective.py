@@ -56,7 +56,13 @@ from edl_workflows.training.frameworks.torch_copies.transfer import broadcast_st
 from edl_workflows.training.frameworks.torch_parts import make_template, part_of_state, restore_state
 from edl_workflows.training.frameworks.torch_replica import Alone, ReplicaGroup
 from edl_workflows.training.frameworks.torch_shards import Shards, local_part
-from edl_workflows.training.frameworks.torch_state import SplitState, from_saved_state, join, split
+from edl_workflows.training.frameworks.torch_state import (
+    SplitState,
+    from_saved_state,
+    join,
+    keep_order,
+    split,
+)
 from edl_workflows.training.job import Job
 from edl_workflows.training.options import TrainingOptions
 
@@ -93,7 +99,10 @@ class TorchModel:
         update: makes one update from the parameters' ``grad``, which is the mean over the global batch; by
             default ``optimizer.step``. Put gradient clipping and a scheduler's step here.
         more: other objects to save and broadcast, by name: anything with ``state_dict`` and
-            ``load_state_dict``, such as a scheduler.
+            ``load_state_dict``, such as a scheduler. A ``torch.amp.GradScaler`` among them scales the
+            gradients of passes in 16-bit floating point, while `losses` returns losses that are not scaled.
+            The default of `update` is then ``scaler.step(optimizer)`` and ``scaler.update()``; a function of
+            your own calls both. If the gradients overflow in one member, no member updates.
         replica: the replica group over whose mesh ``fully_shard`` has sharded all trained parameters; None if
             this process has the whole model.
     """
@@ -169,6 +178,7 @@ class TorchTraining:
             raise InvalidError("the model has no parameter that requires a gradient")
         self._replica = self._parts.replica or Alone()
         _require_shards(self._parts, trained)
+        self._scaler = _find_scaler(self._parts)
         self._shards = Shards(self._parts.model, self._parts.optimizer)
         self._device = trained[0].device
         _skeleton, tensors = self._split_state()  # raises now if a checkpoint could not hold the state
@@ -293,8 +303,18 @@ class TorchTraining:
             loss, records, drain, leave, save = numbers.tolist()
             self._gradients.divide(records)
             self.copying.wait()
-            (self._parts.update or self._parts.optimizer.step)()
+            self._update()
         return Reduced(loss / records, Wishes(drain, leave, save))
+
+    def _update(self) -> None:
+        parts = self._parts
+        if parts.update is not None:
+            parts.update()
+        elif self._scaler is not None:
+            self._scaler.step(parts.optimizer)
+            self._scaler.update()
+        else:
+            parts.optimizer.step()
 
     def _accumulate(self, mini_batches: Sequence[Inputs]) -> tuple[torch.Tensor, float | torch.Tensor]:
         """Begin to sum the gradients; returns the sum of the losses, and the number of records. Both stay on
@@ -314,7 +334,8 @@ class TorchTraining:
             total, count = self.sum_losses(inputs)
             share = weight * self._replica.size / self._gradients.expected_records
             with self._gradients.reducing() if index == len(passes) - 1 else contextlib.nullcontext():
-                total.backward(torch.full_like(total, share))
+                gradient = torch.full_like(total, share)
+                total.backward(gradient if self._scaler is None else self._scaler.scale(gradient))
             losses = losses + weight * total.detach().double()
             records = records + weight * (count.double() if isinstance(count, torch.Tensor) else count)
         return losses, records
@@ -354,6 +375,7 @@ class TorchTraining:
                 _refuse(f"it has {sorted(state['more'])} beside model and optimizer, not {sorted(more)}")
             self._parts.model.load_state_dict(state["model"])
             self._parts.optimizer.load_state_dict(state["optimizer"])
+            keep_order(self._parts.optimizer)
             for name, stateful in more.items():
                 stateful.load_state_dict(state["more"][name])
         except torch.OutOfMemoryError:
@@ -398,6 +420,18 @@ def _require_shards(parts: TorchModel, trained: Sequence[torch.nn.Parameter]) ->
             f"{len(whole)} of {len(trained)} trained parameters are not sharded over the replica group: call "
             "fully_shard(model, mesh=replica.mesh) before the optimizer is made"
         )
+
+
+def _find_scaler(parts: TorchModel) -> torch.amp.GradScaler | None:
+    scalers = [one for one in (parts.more or {}).values() if isinstance(one, torch.amp.GradScaler)]
+    if scalers and parts.replica is not None:
+        raise InvalidError(
+            "a GradScaler can't be used with a replica group: its processes would leave out different "
+            "updates, each by its own shard; use bfloat16, which needs no scaler"
+        )
+    if len(scalers) > 1:
+        raise InvalidError("TorchModel.more has several GradScalers: which one scales the gradients?")
+    return scalers[0] if scalers else None
 
 
 def _refuse(reason: str, error: Exception | None = None) -> NoReturn:

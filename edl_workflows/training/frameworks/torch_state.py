@@ -208,6 +208,16 @@ def as_tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(array.reshape(-1).view(plain)).view(dtype).reshape(array.shape)
 
 
+def keep_order(optimizer: torch.optim.Optimizer) -> None:
+    """Give the tensors of an optimizer that was just loaded the order in memory that their parameters have,
+    such as channels-last, as the optimizer does when it makes them."""
+    for parameter, of_parameter in optimizer.state.items():
+        for name, value in of_parameter.items():
+            plain = isinstance(value, torch.Tensor) and not isinstance(value, DTensor)
+            if plain and value.shape == parameter.shape and value.stride() != parameter.stride():
+                of_parameter[name] = torch.empty_like(parameter.detach(), dtype=value.dtype).copy_(value)
+
+
 def name_type(dtype: torch.dtype) -> str:
     """The name of a tensor's type, for JSON."""
     return str(dtype).removeprefix("torch.")
