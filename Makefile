@@ -36,7 +36,7 @@ BED := $(BIN)/python -m tests.cluster.bed
 # every module that it imports: TensorFlow's import takes 9.5 s of CPU instead of 4.0, Airflow's 5.7 instead of 2.1.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-e2e test-torch test-gpu test-airflow-versions test-airflow-quick test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site generate golden check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scale bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce bench-torch bench-members kill-schedules window-kills fuzz constraints changelog image clean
+.PHONY: help demo test test-all test-e2e test-torch test-gpu test-airflow-versions test-airflow-quick test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site generate golden check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scale bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce bench-torch bench-gpu bench-members kill-schedules window-kills fuzz constraints changelog image clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -166,6 +166,9 @@ bench-torch: $(READY)  ## The PyTorch adapter against its peers: a step, a check
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.bench_torch
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.bench_torch_checkpoint
 	$(BIN)/python -m tests.benchmarks.bench_survivors --kills $(or $(KILLS),100)
+
+bench-gpu: $(READY)  ## Saves, restores and a step of the PyTorch adapter on an NVIDIA GPU, in four minutes
+	$$($(BIN)/python -m tests.clients.environments torch) -m tests.benchmarks.bench_gpu
 
 bench-members: $(READY)  ## How long survivors stand still in jobs of 3, 8, 32 and 128 PyTorch members on this machine; MEMBERS= KILLS=
 	$(BIN)/python -m tests.benchmarks.bench_members --members $(or $(MEMBERS),3 8 32 128) --kills $(or $(KILLS),20)

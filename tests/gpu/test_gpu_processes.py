@@ -59,3 +59,14 @@ def test_devices_are_measured(partners: int) -> None:
 
     assert [answer.error for answer in answers] == [""] * partners
     assert all(answer.seconds for answer in answers)
+
+
+@pytest.mark.parametrize("check", ["saves", "restore", "mini-batches", "graphs", "checksum"])
+def test_copies_and_graphs(check: str) -> None:
+    """What `tests.gpu.copies` checks on the GPU."""
+    program = [str(torch_python()), "-m", "tests.gpu.copies", check]
+    done = subprocess.run(
+        program, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+
+    assert done.returncode == 0, done.stderr[-4000:]
