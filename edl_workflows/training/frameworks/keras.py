@@ -10,7 +10,7 @@
 In a collective job the group is that of `edl_workflows.training.frameworks.tensorflow_collective`, so members
 join and leave, and the global batch does not depend on their number. At the end of each epoch all members
 validate. The numbers of rank 0 count (`edl_workflows.training.collective.epochs`), so that all members stop
-after the same epoch. With parameter servers see `edl_workflows.training.frameworks.keras_servers`.
+after the same epoch. With parameter servers see `edl_workflows.training.frameworks.tf1.keras_servers`.
 """
 
 import math
@@ -114,7 +114,7 @@ def fit(
     """
     _check_callbacks(callbacks)
     if not job.cluster.collective:
-        from edl_workflows.training.frameworks.keras_servers import ChiefEpochs, fit_with_servers
+        from edl_workflows.training.frameworks.tf1.keras_servers import ChiefEpochs, fit_with_servers
 
         ends = ChiefEpochs(job, options, callbacks, monitor, maximize=maximize)
         records = {"size": len(y), "batch_size": batch_size, "num_epochs": epochs}

@@ -328,7 +328,7 @@ class FakeTraining:
 def test_the_graph_with_parameter_servers(adapter: Any, tmp_path: Path) -> None:
     """The same model trains in a graph: it learns, statistics of batches are updated, and the metrics are
     those of Keras. At the end of an epoch the chief reports, calls callbacks and keeps the best model."""
-    servers: Any = import_module("edl_workflows.training.frameworks.keras_servers")
+    servers: Any = import_module("edl_workflows.training.frameworks.tf1.keras_servers")
     keras, (x, y) = adapter.keras, values()
     csv_file = keras.callbacks.CSVLogger(str(tmp_path / "metrics.csv"))
     graph = servers.tf.Graph()
@@ -367,7 +367,7 @@ def test_the_graph_with_parameter_servers(adapter: Any, tmp_path: Path) -> None:
 def test_an_epoch_with_servers_ends_once(adapter: Any) -> None:
     """A lost worker's shard of an earlier epoch, which the master hands out before those of the next, neither
     reopens its epoch nor ends it again."""
-    servers: Any = import_module("edl_workflows.training.frameworks.keras_servers")
+    servers: Any = import_module("edl_workflows.training.frameworks.tf1.keras_servers")
     batches = [SimpleNamespace(epoch=epoch, indices=[0]) for epoch in (1, 1, 2, 2, 1, 2, 2, 3)]
     steps = iter(range(1, 9))
     run = SimpleNamespace(
@@ -381,7 +381,7 @@ def test_an_epoch_with_servers_ends_once(adapter: Any) -> None:
 def test_a_late_shard_of_an_ended_epoch(adapter: Any) -> None:
     """The master leases the shard of a lost worker first, even when its epoch has ended for the chief: no
     epoch ends twice."""
-    servers: Any = import_module("edl_workflows.training.frameworks.keras_servers")
+    servers: Any = import_module("edl_workflows.training.frameworks.tf1.keras_servers")
     steps = iter(range(1, 9))
     batches = [SimpleNamespace(epoch=epoch, indices=[0]) for epoch in (1, 1, 2, 1, 1, 2, 3)]
     run: Any = SimpleNamespace(
@@ -396,7 +396,7 @@ def test_a_late_shard_of_an_ended_epoch(adapter: Any) -> None:
 
 def test_what_parameter_servers_refuse(adapter: Any, tmp_path: Path) -> None:
     """Early stopping, and optimizers and metrics without a counterpart."""
-    servers: Any = import_module("edl_workflows.training.frameworks.keras_servers")
+    servers: Any = import_module("edl_workflows.training.frameworks.tf1.keras_servers")
     keras = adapter.keras
     with pytest.raises(InvalidError, match="EarlyStopping"):
         servers.ChiefEpochs(
