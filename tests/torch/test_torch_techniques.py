@@ -275,3 +275,31 @@ def _channels_last(_rank: int, *, fused: bool) -> TorchModel:
 
 def usual_strides(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(tensor.contiguous().stride())
+
+
+class Counting(torch.optim.SGD):  # type: ignore[misc]  # no types in the environment of the checks
+    """An optimizer that keeps a value that belongs to no parameter."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Update, and count."""
+        self.state["updates"] = self.state.get("updates", 0) + 1
+        return super().step(closure)
+
+
+def test_an_optimizer_with_a_value_of_no_parameter(tmp_path: Path) -> None:
+    """Such an optimizer trains, and a restored one has the value."""
+
+    def build(_rank: int) -> TorchModel:
+        made = network(0)
+        optimizer = Counting(made.model.parameters(), lr=0.1)
+        optimizer.state["updates"] = 0
+        return replaced(made, optimizer=optimizer, update=None, more=None)
+
+    first, second = joined(1, build)[0], joined(1, build)[0]
+    x, y = records(4)
+    for _ in range(2):
+        first.step([{"x": x, "y": y}], Wishes())
+    save(tmp_path, first.state(2, {}))
+    second.load(load(tmp_path / STATE_FILE).tensors)
+
+    assert second._parts.optimizer.state["updates"] == 2

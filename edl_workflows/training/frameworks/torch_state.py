@@ -6,7 +6,7 @@ puts them together again. Nothing is pickled.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -210,12 +210,15 @@ def as_tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
 
 def keep_order(optimizer: torch.optim.Optimizer) -> None:
     """Give the tensors of an optimizer that was just loaded the order in memory that their parameters have,
-    such as channels-last, as the optimizer does when it makes them."""
-    for parameter, of_parameter in optimizer.state.items():
-        for name, value in of_parameter.items():
+    such as channels-last, as the optimizer does when it makes them. An optimizer may also keep values that
+    belong to no parameter; they are left as they are."""
+    for parameter, tensors in optimizer.state.items():
+        if not isinstance(parameter, torch.Tensor) or not isinstance(tensors, MutableMapping):
+            continue
+        for name, value in tensors.items():
             plain = isinstance(value, torch.Tensor) and not isinstance(value, DTensor)
             if plain and value.shape == parameter.shape and value.stride() != parameter.stride():
-                of_parameter[name] = torch.empty_like(parameter.detach(), dtype=value.dtype).copy_(value)
+                tensors[name] = torch.empty_like(parameter.detach(), dtype=value.dtype).copy_(value)
 
 
 def name_type(dtype: torch.dtype) -> str:
