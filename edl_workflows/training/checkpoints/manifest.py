@@ -5,21 +5,17 @@ Parameter servers hold parts of variables, and the way in which a program cuts a
 model: with its default ``mod`` strategy, TensorFlow's ``embedding_lookup`` reads row *id // n* of part
 *id % n*. So the manifest records the parts and the order of their rows. Training that continues from the
 checkpoint cuts its variables the same way, on any number of servers, and a reader finds each id's row.
-
-One core computes the SHA-256 sum of 2 GB a second at most. So the manifest also has the sums of the chunks of
-large files, which are checked in several threads.
 """
 
 import hashlib
 import io
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -31,9 +27,8 @@ MANIFEST = "MANIFEST.json"
 MAX_MANIFEST_BYTES = 64 * 2**20
 """Enough for some 400,000 files."""
 MAX_PUBLISHED_NS = 2**63 - 1
-CHUNK_BYTES = 64 * 2**20
-"""Size of the chunks of a large file."""
-_BUFFER_BYTES = 2**20
+LARGE_BYTES = 64 * 2**20
+"""Larger files are checked in several threads."""
 _MAX_THREADS = 8
 
 
@@ -101,38 +96,13 @@ def _count(variable: VariableLayout) -> str:
     return " x ".join(map(str, variable.parts))
 
 
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-class FileChunks(BaseModel):
-    """The checksums of the chunks of a file.
-
-    Attributes:
-        chunk_bytes: bytes of each chunk; the last one may have fewer.
-        sha256: their SHA-256 sums.
-    """
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    chunk_bytes: int = Field(ge=_BUFFER_BYTES)
-    sha256: list[Sha256]
-
-
 class FileEntry(BaseModel):
-    """One file of a checkpoint.
-
-    Attributes:
-        size: bytes.
-        sha256: its SHA-256 sum.
-        chunks: the sums of its chunks, if it is large and was just described. They are not part of the entry
-            in JSON, since older versions refuse entries with further fields; see `Manifest.chunks`.
-    """
+    """One file of a checkpoint."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    size: int = Field(ge=0)
-    sha256: Sha256
-    chunks: FileChunks | None = Field(default=None, exclude=True)
+    size: int = Field(ge=0, lt=2**63)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
 class Manifest(BaseModel):
@@ -144,7 +114,6 @@ class Manifest(BaseModel):
             even if the clock jumps. The newest checkpoint is the one published last; after a rollback it need
             not have the highest step.
         files: the files, by path relative to the checkpoint's folder.
-        chunks: the checksums of the chunks of large files, by path.
         position: data consumed at that step, as reported by the job's master; None if unknown.
         variables: the model's variables and how they are cut; None if unknown.
     """
@@ -154,80 +123,45 @@ class Manifest(BaseModel):
     step: int = Field(ge=0, lt=2**63)
     published_ns: int = Field(ge=0, le=MAX_PUBLISHED_NS)
     files: dict[str, FileEntry] = Field(min_length=1)
-    chunks: dict[str, FileChunks] = {}
     position: dict[str, Any] | None = None
     variables: dict[str, VariableLayout] | None = None
 
 
 def verify_checkpoint(path: Path) -> CheckpointRef:
-    """Check that a checkpoint is complete and unchanged. Each byte is read once; several large files, and the
-    chunks of a large file, are read in several threads.
+    """Check that a checkpoint is complete and unchanged. Several large files are read side by side.
 
     Raises:
         CheckpointError: a file is missing, truncated or changed; the message names it.
     """
     manifest = read_manifest(path)
     root = path.resolve()
-    of_large: list[Callable[[], None]] = []
+    large: dict[Path, FileEntry] = {}
     for name, entry in manifest.files.items():
         file = path / name
         if not file.resolve().is_relative_to(root):
             raise CheckpointError(f"{file}: is a link to a file outside the checkpoint")
-        if entry.size > CHUNK_BYTES:
-            of_large += _checks_of(file, entry, manifest.chunks.get(name))
+        if entry.size > LARGE_BYTES:
+            large[file] = entry
         else:
-            _check_bytes(file, entry.size, range(entry.size), entry.sha256)
-    if of_large:
-        count = min(_MAX_THREADS, len(of_large), os.cpu_count() or 1)
-        with ThreadPoolExecutor(count, "verify") as threads:
-            for done in [threads.submit(check) for check in of_large]:
-                done.result()
+            _check_file(file, entry)
+    if large:
+        with ThreadPoolExecutor(min(_MAX_THREADS, len(large), os.cpu_count() or 1), "verify") as threads:
+            for checked in [threads.submit(_check_file, file, entry) for file, entry in large.items()]:
+                checked.result()
     return CheckpointRef(uri=str(path), step=manifest.step)
 
 
-def _checks_of(file: Path, entry: FileEntry, chunks: FileChunks | None) -> Iterator[Callable[[], None]]:
-    """Functions that together check a file."""
-    if chunks is None:
-        yield partial(_check_bytes, file, entry.size, range(entry.size), entry.sha256)
-        return
-    starts = range(0, entry.size, chunks.chunk_bytes)
-    if len(starts) != len(chunks.sha256):
-        raise CheckpointError(
-            f"{file}: the manifest is damaged: it has {len(chunks.sha256)} sums of {len(starts)} chunks"
-        )
-    for start, expected in zip(starts, chunks.sha256, strict=True):
-        chunk = range(start, min(start + chunks.chunk_bytes, entry.size))
-        yield partial(_check_bytes, file, entry.size, chunk, expected)
-
-
-def _check_bytes(file: Path, expected_size: int, chunk: range, expected: str) -> None:
-    """Check the size of a file, and the sum of some of its bytes."""
+def _check_file(file: Path, entry: FileEntry) -> None:
     try:
         with open_regular(file) as content:
             size = os.fstat(content.fileno()).st_size
-            digest = _digest(content, chunk) if size == expected_size else ""
+            digest = hashlib.file_digest(content, "sha256").hexdigest() if size == entry.size else ""
     except OSError as error:
         raise CheckpointError(f"{file}: a file of the checkpoint is missing: {error}") from error
-    if size != expected_size:
-        raise CheckpointError(f"{file}: torn: {size} bytes where the manifest says {expected_size}")
-    if digest != expected:
+    if size != entry.size:
+        raise CheckpointError(f"{file}: torn: {size} bytes where the manifest says {entry.size}")
+    if digest != entry.sha256:
         raise CheckpointError(f"{file}: changed: its SHA-256 is not the manifest's")
-
-
-def _digest(content: io.BufferedReader, chunk: range) -> str:
-    content.seek(chunk.start)
-    digest = hashlib.sha256()
-    for piece in _read_pieces(content, len(chunk)):
-        digest.update(piece)
-    return digest.hexdigest()
-
-
-def _read_pieces(content: io.BufferedReader, size: int) -> Iterator[memoryview]:
-    """The next bytes of a file, in pieces that share a buffer."""
-    buffer = memoryview(bytearray(min(_BUFFER_BYTES, size)))
-    while size > 0 and (count := content.readinto(buffer[:size])):
-        size -= count
-        yield buffer[:count]
 
 
 def open_regular(file: Path) -> io.BufferedReader:
@@ -295,18 +229,8 @@ def describe_file(file: Path) -> FileEntry:
     """
     with open_regular(file) as content:
         os.fsync(content.fileno())
-        size = os.fstat(content.fileno()).st_size
-        if size <= CHUNK_BYTES:
-            return FileEntry(size=size, sha256=_digest(content, range(size)))
-        whole, sums = hashlib.sha256(), []
-        for start in range(0, size, CHUNK_BYTES):
-            chunk = hashlib.sha256()
-            for piece in _read_pieces(content, min(CHUNK_BYTES, size - start)):
-                whole.update(piece)
-                chunk.update(piece)
-            sums.append(chunk.hexdigest())
-        chunks = FileChunks(chunk_bytes=CHUNK_BYTES, sha256=sums)
-        return FileEntry(size=size, sha256=whole.hexdigest(), chunks=chunks)
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+        return FileEntry(size=os.fstat(content.fileno()).st_size, sha256=digest)
 
 
 def describe_files(folder: Path) -> dict[str, FileEntry]:
@@ -334,7 +258,6 @@ def write_manifest(
         step=step,
         published_ns=published_ns,
         files=dict(files),
-        chunks={name: entry.chunks for name, entry in files.items() if entry.chunks is not None},
         position=None if position is None else dict(position),
         variables=None if variables is None else dict(variables),
     )
