@@ -44,9 +44,11 @@ class SlotMemory:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._mapped: dict[Path, _Mapped] = {}
+        self._registers = False
+        self._released = False
 
     def map(self, slot: Path, size: int, registrar: Registrar | None) -> mmap.mmap:
-        """The memory of a slot, at least `size` bytes.
+        """The memory of a slot, at least `size` bytes. After `release` it is not registered any more.
 
         Args:
             slot: file of the slot. No other thread may use its memory meanwhile, since a mapping that is too
@@ -57,25 +59,28 @@ class SlotMemory:
         Raises:
             NoMemoryError: there is not enough shared memory.
         """
+        if registrar is not None:
+            self._registers = True  # before `_released` is read: see `release`
         with self._lock:
             mapped = self._mapped.get(slot)
             if mapped is None or len(mapped.memory) < size:
                 memory = _map(slot, max(1, size))
                 self._end_registration(slot)
                 mapped = _Mapped(memory)
-            if registrar is not None and mapped.end_registration is None:
+            if registrar is not None and mapped.end_registration is None and not self._released:
                 mapped = _Mapped(mapped.memory, registrar.register(mapped.memory))
             self._mapped[slot] = mapped
             return mapped.memory
 
     def release(self, seconds: float) -> None:
-        """End all registrations, because the process ends.
+        """End all registrations, because the process ends. If there never was any, this returns at once.
 
         Args:
             seconds: longest wait for a thread that is mapping memory. If it takes longer, the operating
                 system ends the registrations with the process.
         """
-        if not self._lock.acquire(timeout=seconds):
+        self._released = True  # before `_registers` is read: a thread that registers has set it earlier
+        if not self._registers or not self._lock.acquire(timeout=seconds):
             return
         try:
             for slot in list(self._mapped):

@@ -101,27 +101,29 @@ class FirstStage:
 
     def reserve(self, *, chief: bool) -> None:
         """Allocate the shared memory before the first copy, and register it with the device, in a separate
-        thread, since that takes longer than copying.
+        thread, since that takes longer than copying. Memory to which a copy is being made is replaced only
+        after the copy.
 
         Args:
             chief: whether this process is the chief. The others copy only parts.
         """
 
         def work(
-            folder: SnapshotFolder, size: int, registrar: Registrar | None, before: threading.Thread
+            folder: SnapshotFolder, size: int, registrar: Registrar | None, before: list[threading.Thread]
         ) -> None:
-            if before.is_alive():
-                before.join()
+            for thread in before:
+                thread.join()
             try:
                 folder.reserve(size, registrar)
             except NoMemoryError as error:
                 log.warning("%s; checkpoints are saved directly, and training waits for them", error)
 
-        of_member = self._options.part or (self._options.state if chief else None)
-        if self._folder is not None and of_member is not None:
-            state = of_member()
-            given = self._folder, StateBlock(state).size, state.registrar, self._reserving
-            self._reserving = threading.Thread(target=work, args=given, name="reserve", daemon=True)
+        current_state = self._options.part or (self._options.state if chief else None)
+        if self._folder is not None and current_state is not None:
+            state = current_state()
+            before = [thread for thread in (self._reserving, self._copying) if thread.is_alive()]
+            arguments = self._folder, StateBlock(state).size, state.registrar, before
+            self._reserving = threading.Thread(target=work, args=arguments, name="reserve", daemon=True)
             self._reserving.start()
 
     def save(self, ticket: CheckpointTicket, *, persist: bool, wait: bool) -> ModelSnapshot | CheckpointRef:
@@ -244,9 +246,19 @@ class FirstStage:
                 draft.commit(snapshot)
                 return snapshot
             state.guard.begin()
-            work = self._copy_in_thread, slot.pop_all(), block, state, draft, snapshot
-            self._copying = threading.Thread(target=work[0], args=work[1:], name="copy-state")
-            self._copying.start()
+            rest = slot.pop_all()
+            arguments = rest, block, state, draft, snapshot
+            copying = threading.Thread(target=self._copy_in_thread, args=arguments, name="copy-state")
+            try:
+                copying.start()
+            except RuntimeError as error:
+                state.guard.end()  # else the next update would wait forever
+                rest.close()
+                raise CheckpointError(
+                    f"no thread can be started to copy the state of step {state.step}: {error}: raise the "
+                    "pod's limits of processes and memory"
+                ) from error
+            self._copying = copying
         return snapshot
 
     def _copy_in_thread(
