@@ -5,6 +5,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
+
 from edl_workflows.training.frameworks.torch_copies.device import Pair
 
 
@@ -30,11 +32,19 @@ class FakeDevice:
     def mark(self) -> None:
         """There is no work before."""
 
-    def register(self, _memory: mmap.mmap) -> Callable[[], object]:
-        """Note it."""
+    def register(self, memory: mmap.mmap) -> Callable[[], object]:
+        """Note it. The registration ends only when no copy to or from the memory is pending."""
         self.registered.append(True)
         index = len(self.registered) - 1
-        return lambda: self.registered.__setitem__(index, False)
+        start = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
+        addresses = range(start, start + len(memory))
+
+        def end_registration() -> None:
+            pending = [copies for copies in self.begun if not copies.done.is_set()]
+            assert not any(copies.uses(addresses) for copies in pending), "the device still copies"
+            self.registered[index] = False
+
+        return end_registration
 
     def copy(self, pairs: Iterable[Pair], after: Any = None) -> "FakeCopies":
         """Begin."""
@@ -50,10 +60,15 @@ class FakeCopies:
 
     def __init__(self, pairs: list[Pair], may_copy: threading.Event, lazy: bool) -> None:
         self._pairs = pairs
+        self._addresses = [tensor.data_ptr() for pair in pairs for tensor in pair]
         self._may_copy = may_copy
         self._lazy = lazy
         self.done = threading.Event()
         threading.Thread(target=self._run, name="fake-copies", daemon=True).start()
+
+    def uses(self, addresses: range) -> bool:
+        """Whether they read or write memory at these addresses."""
+        return any(address in addresses for address in self._addresses)
 
     def hold_back(self) -> None:
         """The stream of the CPU is this thread, so what comes after begins when this returns."""

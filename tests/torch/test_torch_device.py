@@ -4,6 +4,7 @@ saved."""
 import contextlib
 import logging
 import mmap
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -166,16 +167,37 @@ class FakeCuda:
 
     Attributes:
         calls: names and arguments of the calls to CUDA, each with the device on which it was made.
+        registering: the threads that registered memory.
     """
 
     def __init__(self, refusal: int) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.registering: list[int] = []
         self._refusal = refusal
         self._device: Any = None
 
     def Stream(self, device: torch.device) -> object:  # noqa: N802 - PyTorch's name
         """A stream."""
-        return SimpleNamespace(device=device)
+        return SimpleNamespace(
+            device=device,
+            wait_event=lambda event: self.calls.append(("wait", device, event)),
+            synchronize=lambda: None,
+        )
+
+    def Event(self, *, blocking: bool) -> object:  # noqa: N802 - PyTorch's name
+        """An event."""
+        assert blocking
+        return SimpleNamespace(record=lambda _stream: None, synchronize=lambda: None)
+
+    def current_stream(self, device: torch.device) -> object:
+        """The stream of the training."""
+        return SimpleNamespace(record_event=lambda: f"event of {device}")
+
+    @contextlib.contextmanager
+    def stream(self, stream: Any) -> Iterator[None]:
+        """A context with another stream. At its end, PyTorch returns to the stream of the device before."""
+        self.calls.append(("stream", self._device, stream.device))
+        yield
 
     @contextlib.contextmanager
     def device(self, device: torch.device) -> Iterator[None]:
@@ -187,13 +209,14 @@ class FakeCuda:
     def cudart(self) -> Any:
         """CUDA's runtime."""
 
-        def call(name: str, code: int, given: Sequence[int]) -> int:
-            self.calls.append((name, self._device, *given))
+        def call(name: str, code: int, arguments: Sequence[int]) -> int:
+            self.calls.append((name, self._device, *arguments))
+            self.registering += [threading.get_ident()] if name == "register" else []
             return code
 
         return SimpleNamespace(
-            cudaHostRegister=lambda *given: call("register", self._refusal, given),
-            cudaHostUnregister=lambda *given: call("unregister", 0, given),
+            cudaHostRegister=lambda *arguments: call("register", self._refusal, arguments),
+            cudaHostUnregister=lambda *arguments: call("unregister", 0, arguments),
         )
 
 
@@ -211,7 +234,8 @@ def test_memory_is_registered_with_cuda(monkeypatch: pytest.MonkeyPatch) -> None
         end()
         address = address_of(memory)
 
-    assert cuda.calls == [("register", GPU, address, 8192, 1), ("unregister", None, address)]
+    assert cuda.calls == [("register", GPU, address, 8192, 1), ("unregister", GPU, address)]
+    assert cuda.registering != [threading.get_ident()], "CUDA keeps the last error of a thread"
 
 
 def test_cuda_refuses_to_register(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -226,6 +250,31 @@ def test_cuda_refuses_to_register(monkeypatch: pytest.MonkeyPatch, caplog: pytes
     assert [name for name, *_ in cuda.calls] == ["register", "register"]
     (record,) = caplog.records
     assert "through pageable memory" in record.getMessage()
+
+
+def on_gpu(index: int) -> Any:
+    """A tensor on a GPU."""
+    device = torch.device("cuda", index)
+    return SimpleNamespace(device=device, is_cuda=True, copy_=lambda _source, non_blocking: non_blocking)
+
+
+def test_a_tensor_that_comes_to_another_gpu_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state may get tensors on a GPU on which it had none, after the mark as well: its copies begin after
+    the work that the GPU has been given. The copying thread stays on the device of each tensor."""
+    cuda = FakeCuda(refusal=0)
+    monkeypatch.setattr(torch, "cuda", cuda)
+    device = CudaDevice([GPU])
+    other = torch.device("cuda", 2)
+    device.copy([(on_gpu(1), None), (on_gpu(2), None), (on_gpu(2), None)], {GPU: "mark"})
+
+    assert cuda.calls == [
+        ("wait", GPU, "mark"),
+        ("stream", GPU, GPU),
+        ("wait", other, "event of cuda:2"),
+        ("stream", other, other),
+        ("stream", other, other),
+    ]
+    assert list(device.mark()) == [GPU, other]
 
 
 class OnDevice(torch.Tensor):  # type: ignore[misc]  # no types in the environment of the checks
@@ -259,6 +308,7 @@ def test_a_mini_batch_does_not_wait_for_the_device() -> None:
         return replace(made, losses=lambda x: made.losses(x.as_subclass(torch.Tensor)).as_subclass(OnDevice))
 
     (member,) = joined(1, build)
+    member._non_blocking = True  # as for a model on a GPU
     x = records(20)[0].as_subclass(OnDevice)
     OnDevice.waits.clear()
     with member._replica.guarding():
@@ -268,3 +318,50 @@ def test_a_mini_batch_does_not_wait_for_the_device() -> None:
     assert waits == []
     assert (float(losses) > 0.0, count) == (True, 20.0)
     assert OnDevice.waits == ["__float__"], "the test notes waits"
+
+
+def test_inputs_on_a_gpu_are_there_when_the_cpu_reads_them() -> None:
+    """A model on the CPU may get its inputs from a GPU. Without a wait, the copy would return before the
+    values are there."""
+    (member,) = joined(1, normalized)
+    x = records(4)[0].as_subclass(OnDevice)
+    OnDevice.waits.clear()
+    member.sum_losses({"x": x})
+
+    assert OnDevice.waits == ["to"]
+
+
+class Elsewhere(torch.Tensor):  # type: ignore[misc]  # no types in the environment of the checks
+    """A tensor that counts as being on a second GPU: it can't be added to a tensor of the first before it is
+    moved there."""
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Refuse the addition, as PyTorch does."""
+        if function in _ADDITIONS and any(type(value) is torch.Tensor for value in args):
+            raise RuntimeError("Expected all tensors to be on the same device")
+        result = super().__torch_function__(function, types, args, kwargs or {})
+        moved = function is torch.Tensor.to and any(isinstance(value, torch.device) for value in args)
+        return result.as_subclass(torch.Tensor) if moved else result
+
+
+_ADDITIONS = {getattr(torch.Tensor, name) for name in ("add", "__add__", "__radd__")}
+
+
+def test_losses_on_another_device_than_the_first_parameter() -> None:
+    """The last layers of a model that is spread over two GPUs compute the losses on the second one."""
+
+    def build(rank: int) -> TorchModel:
+        made = normalized(rank)
+        return replace(made, losses=lambda x: made.losses(x).as_subclass(Elsewhere))
+
+    (member,) = joined(1, build)
+    expected, _ = joined(1, normalized)[0]._accumulate([{"x": records(4)[0]}])
+    with member._replica.guarding():
+        losses, count = member._accumulate([{"x": records(4)[0]}])
+
+    assert (float(losses), count) == (float(expected), 4.0)
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.zeros(()) + torch.zeros(()).as_subclass(Elsewhere)

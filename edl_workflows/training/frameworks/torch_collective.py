@@ -181,6 +181,7 @@ class TorchTraining:
         self._scaler = _find_scaler(self._parts)
         self._shards = Shards(self._parts.model, self._parts.optimizer)
         self._device = trained[0].device
+        self._non_blocking = self._device.type == "cuda"  # a copy to the CPU would return without the values
         _skeleton, tensors = self._split_state()  # raises now if a checkpoint could not hold the state
         self._copy_device = choose_device(map(local_part, tensors.values()))
         self._gradients = GradientBuckets(trained)
@@ -336,18 +337,23 @@ class TorchTraining:
             with self._gradients.reducing() if index == len(passes) - 1 else contextlib.nullcontext():
                 gradient = torch.full_like(total, share)
                 total.backward(gradient if self._scaler is None else self._scaler.scale(gradient))
-            losses = losses + weight * total.detach().double()
-            records = records + weight * (count.double() if isinstance(count, torch.Tensor) else count)
+            losses = losses + weight * self._move(total.detach()).double()
+            counted = self._move(count).double() if isinstance(count, torch.Tensor) else count
+            records = records + weight * counted
         return losses, records
 
     def sum_losses(self, inputs: Inputs) -> tuple[torch.Tensor, float | torch.Tensor]:
         """The sum of the losses of a mini-batch, and their number."""
-        values = [torch.as_tensor(value).to(self._device, non_blocking=True) for value in _values(inputs)]
+        values = [self._move(torch.as_tensor(value)) for value in _values(inputs)]
         if isinstance(inputs, Mapping):
             losses = self._parts.losses(**dict(zip(inputs, values, strict=True)))
         else:
             losses = self._parts.losses(*values)
         return losses.sum(), losses.numel()
+
+    def _move(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor on the device of the first parameter: a model may be spread over several GPUs."""
+        return tensor.to(self._device, non_blocking=self._non_blocking)
 
     def meet(self) -> None:
         """All-reduce a constant, as a barrier."""

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import mmap
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import torch
@@ -65,7 +66,7 @@ class CudaDevice:
     """The NVIDIA GPUs that hold a model.
 
     Args:
-        devices: each with its index.
+        devices: each with its index. Tensors may also come to other GPUs later.
     """
 
     def __init__(self, devices: Iterable[torch.device]) -> None:
@@ -74,16 +75,30 @@ class CudaDevice:
 
     def mark(self) -> Mapping[torch.device, Any]:
         """An event on this thread's stream of each GPU."""
-        return {device: torch.cuda.current_stream(device).record_event() for device in self._streams}
+        return {device: torch.cuda.current_stream(device).record_event() for device in list(self._streams)}
 
     def register(self, memory: mmap.mmap) -> Callable[[], object]:
         """Register memory for all GPUs of the process. If CUDA refuses, warn once; copies then go through
-        pageable memory."""
+        pageable memory.
+
+        CUDA keeps the last error of each thread, and PyTorch would raise it at its next check there. So a
+        thread that does nothing else registers.
+        """
         address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
-        with torch.cuda.device(next(iter(self._streams))):
-            code = int(torch.cuda.cudart().cudaHostRegister(address, len(memory), _PORTABLE))
+        device = next(iter(self._streams))
+
+        def register() -> int:
+            with torch.cuda.device(device):
+                return int(torch.cuda.cudart().cudaHostRegister(address, len(memory), _PORTABLE))
+
+        def end_registration() -> None:
+            with torch.cuda.device(device):  # else CUDA would use memory of the first GPU, too
+                torch.cuda.cudart().cudaHostUnregister(address)
+
+        with ThreadPoolExecutor(1, "register") as thread:
+            code = thread.submit(register).result()
         if code == 0:
-            return lambda: int(torch.cuda.cudart().cudaHostUnregister(address))
+            return end_registration
         if not self._warned:
             self._warned = True
             log.warning(
@@ -97,8 +112,7 @@ class CudaDevice:
 
     def copy(self, pairs: Iterable[Pair], after: Mapping[torch.device, Any] | None = None) -> Copies:
         """Begin to copy, on a stream of each GPU for copies only."""
-        for device, event in (self.mark() if after is None else after).items():
-            self._streams[device].wait_event(event)
+        mark = self.mark() if after is None else after
         used: set[torch.device] = set()
         try:
             for into, source in pairs:
@@ -106,8 +120,11 @@ class CudaDevice:
                 if device.type != "cuda":
                     into.copy_(source)
                     continue
-                used.add(device)
-                with torch.cuda.stream(self._streams[device]):
+                if device not in used:
+                    self._begin(device, mark.get(device))
+                    used.add(device)
+                # Leaving the stream alone would make the first GPU this thread's device, in a new thread.
+                with torch.cuda.device(device), torch.cuda.stream(self._streams[device]):
                     into.copy_(source, non_blocking=True)
             return _CudaCopies({device: self._record(device) for device in used})
         except BaseException:
@@ -115,6 +132,12 @@ class CudaDevice:
                 with contextlib.suppress(RuntimeError):
                     self._streams[device].synchronize()
             raise
+
+    def _begin(self, device: torch.device, event: Any) -> None:
+        """Let copies of a GPU begin after an event; None: after the work that this thread has given it."""
+        if device not in self._streams:
+            self._streams.setdefault(device, torch.cuda.Stream(device))
+        self._streams[device].wait_event(event or torch.cuda.current_stream(device).record_event())
 
     def _record(self, device: torch.device) -> Any:
         event = torch.cuda.Event(blocking=True)  # `wait` sleeps instead of using a core
