@@ -11,9 +11,9 @@ import mmap
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ from edl_workflows.training.frameworks.torch_state import (
 _PIECE = 8 * 2**20
 """Bytes that a thread copies at once."""
 _MAX_THREADS = 8
+_REORDERED = 512 * 2**20
+"""Bytes of tensors whose values are not in order in memory, which are copied once more at a time."""
 _CHECKED = 2**22
 """Words of a tensor that are multiplied with weights at once."""
 _FACTOR = 0x2545F4914F6CDD1D
@@ -85,12 +87,35 @@ def upload(device: CopyDevice, pairs: Sequence[tuple[torch.Tensor, Array]]) -> N
         for tensor, array in pairs:
             tensor.copy_(as_tensor(np.array(array, order="C"), tensor.dtype))
         return
+    count = sum(-(-array.nbytes // _PIECE) for _, array in pairs)
+    with _Upload(device, min(_MAX_THREADS, os.cpu_count() or 1, max(1, count))) as threads:
+        for batch in _batches(pairs):
+            _upload_batch(threads, batch)
+
+
+def _upload_batch(threads: "_Upload", pairs: Sequence[tuple[torch.Tensor, Array]]) -> None:
     dense = [_dense_like(tensor) for tensor, _ in pairs]
-    pieces = _cut([(into, array) for into, (_, array) in zip(dense, pairs, strict=True)])
-    _Upload(device, pieces).run()
+    threads.copy(_cut([(into, array) for into, (_, array) in zip(dense, pairs, strict=True)]))
     for into, (tensor, _) in zip(dense, pairs, strict=True):
         if into is not tensor:
             tensor.copy_(into)
+
+
+def _batches(pairs: Sequence[tuple[torch.Tensor, Array]]) -> Iterator[list[tuple[torch.Tensor, Array]]]:
+    """The pairs, in batches that need at most `_REORDERED` bytes for copies of tensors or arrays whose values
+    are not in order; a larger pair is a batch."""
+    batch: list[tuple[torch.Tensor, Array]] = []
+    size = 0
+    for tensor, array in pairs:
+        in_order = tensor.is_contiguous() and array.flags.c_contiguous
+        copied = 0 if in_order else array.nbytes
+        if batch and copied and size + copied > _REORDERED:
+            yield batch
+            batch, size = [], 0
+        batch.append((tensor, array))
+        size += copied
+    if batch:
+        yield batch
 
 
 def _dense_like(tensor: torch.Tensor) -> torch.Tensor:
@@ -113,25 +138,31 @@ def _cut(pairs: Sequence[tuple[torch.Tensor, Array]]) -> list[tuple[torch.Tensor
 
 class _Upload:
     """Threads that copy pieces to registered memory, each with two places in it: while the device reads one,
-    the thread fills the other."""
+    the thread fills the other. The memory is registered within a ``with`` block."""
 
-    def __init__(self, device: CopyDevice, pieces: Sequence[tuple[torch.Tensor, Array]]) -> None:
+    def __init__(self, device: CopyDevice, threads: int) -> None:
         self._device = device
-        self._mark = device.mark()
-        self._pieces = iter(pieces)
+        self._threads = threads
         self._lock = threading.Lock()
-        self._threads = min(_MAX_THREADS, os.cpu_count() or 1, max(1, len(pieces)))
+        self._mark: Any = None
+        self._pieces: Iterator[tuple[torch.Tensor, Array]] = iter(())
 
-    def run(self) -> None:
-        memory = mmap.mmap(-1, self._threads * 2 * _PIECE)
-        end_registration = self._device.register(memory)
-        try:
-            places = iter(np.frombuffer(memory, np.uint8).reshape(self._threads, 2, _PIECE))
-            with ThreadPoolExecutor(self._threads, "upload") as threads:
-                for copied in [threads.submit(self._copy_pieces, place) for place in places]:
-                    copied.result()
-        finally:
-            end_registration()
+    def __enter__(self) -> Self:
+        self._memory = mmap.mmap(-1, self._threads * 2 * _PIECE)
+        self._end_registration = self._device.register(self._memory)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._end_registration()
+
+    def copy(self, pieces: Iterable[tuple[torch.Tensor, Array]]) -> None:
+        """Copy pieces, after the work that this thread has given the device; returns when all are copied."""
+        self._mark, self._pieces = self._device.mark(), iter(pieces)
+        places = np.frombuffer(self._memory, np.uint8).reshape(self._threads, 2, _PIECE)
+        with ThreadPoolExecutor(self._threads, "upload") as threads:
+            for copied in [threads.submit(self._copy_pieces, place) for place in places]:
+                copied.result()
+        self._pieces = iter(())  # the tensors and arrays of this batch can be freed
 
     def _copy_pieces(self, places: Array) -> None:
         under_way: list[Copies] = [DoneCopies(), DoneCopies()]
