@@ -151,8 +151,19 @@ def measure_saves(setting: Setting) -> Figures:
     store = CheckpointStore(setting.folder / "ours", keep=1)
     first = FirstStage(TwoStages(lambda: member.state(0, {}), store), slots, 1)
 
+    calls: list[float] = []
+
+    def work() -> None:
+        member.step([{"x": torch.zeros(1, 1)}], Wishes())
+
     def step() -> float:
-        return setting.seconds(lambda: member.step([{"x": torch.zeros(1, 1)}], Wishes()))
+        return setting.seconds(work)
+
+    def save_and_step() -> None:
+        began = time.perf_counter()
+        first.save(CheckpointTicket(id=""), persist=False, wait=False)
+        calls.append(time.perf_counter() - began)
+        work()
 
     try:
         step()
@@ -168,12 +179,13 @@ def measure_saves(setting: Setting) -> Figures:
         }
         figures["step"] = base = statistics.median(step() for _ in range(STEPS))
         for number in range(1, SAVES + 1):
-            call = setting.seconds(lambda: first.save(CheckpointTicket(id=""), persist=False, wait=False))
-            steps = [step() for _ in range(STEPS)]
+            # Save and step in one window: waiting for the device in between would hide a copy that delays
+            # the update.
+            stall = setting.seconds(save_and_step) - base
+            later = max(step() for _ in range(STEPS - 1)) - base
             newest = wait_for_copy(slots, number)
-            later = max(steps[1:]) - base
             figures["saves"].append(
-                {"call": call, "stall": call + steps[0] - base, "later": later, "copy": guard.seconds}
+                {"call": calls[-1], "stall": stall, "later": later, "copy": guard.seconds}
             )
         return {**figures, "size": newest.size, **measure_restore(setting, member, slots, newest, step)}
     finally:
@@ -259,15 +271,16 @@ def measure_dcp(setting: Setting) -> Figures:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
     stager = DefaultStager(StagingOptions(*[setting.on_gpu] * 4))
     staged: list[Any] = []
+    calls: list[float] = []
+
+    def work() -> None:
+        optimizer.zero_grad()
+        model(torch.zeros(1, 1, device=setting.device)).sum().backward()
+        while staged:
+            staged.pop().result()
+        optimizer.step()
 
     def step() -> float:
-        def work() -> None:
-            optimizer.zero_grad()
-            model(torch.zeros(1, 1, device=setting.device)).sum().backward()
-            while staged:
-                staged.pop().result()
-            optimizer.step()
-
         return setting.seconds(work)
 
     step()
@@ -276,17 +289,18 @@ def measure_dcp(setting: Setting) -> Figures:
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
         folder, futures = setting.folder / f"dcp-{index}", []
 
-        def save() -> None:
+        def save_and_step() -> None:
+            began = time.perf_counter()
             response = checkpoint.async_save(state, checkpoint_id=str(folder), async_stager=stager)  # noqa: B023
             futures.append(getattr(response, "upload_completion", response))  # noqa: B023
-            staged.append(getattr(response, "staging_completion", None) or futures[0])  # noqa: B023
+            if setting.on_gpu:  # without asynchronous staging, the call has staged
+                staged.append(getattr(response, "staging_completion", None) or futures[0])  # noqa: B023
+            calls.append(time.perf_counter() - began)
+            work()
 
-        call = setting.seconds(save)
-        if not setting.on_gpu:
-            staged.clear()  # without asynchronous staging, the call has staged
-        steps = [step() for _ in range(STEPS)]
-        stall = call + steps[0] - figures["step"]
-        figures["saves"].append({"call": call, "stall": stall, "later": max(steps[1:]) - figures["step"]})
+        stall = setting.seconds(save_and_step) - figures["step"]
+        later = max(step() for _ in range(STEPS - 1)) - figures["step"]
+        figures["saves"].append({"call": calls[-1], "stall": stall, "later": later})
         futures[0].result()
         shutil.rmtree(folder)
     distributed.destroy_process_group()
@@ -351,7 +365,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "store":
         store_slot(Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
     else:
-        given = Setting(torch.device(sys.argv[2]), float(sys.argv[3]), Path(sys.argv[4]))
-        if given.on_gpu:
-            torch.cuda.set_device(given.device)
-        print(json.dumps(PARTS[sys.argv[1]](given)), flush=True)
+        chosen = Setting(torch.device(sys.argv[2]), float(sys.argv[3]), Path(sys.argv[4]))
+        if chosen.on_gpu:
+            torch.cuda.set_device(chosen.device)
+        print(json.dumps(PARTS[sys.argv[1]](chosen)), flush=True)

@@ -21,10 +21,12 @@ from edl_workflows.training.frameworks.torch_collective import TorchModel, Torch
 from edl_workflows.training.frameworks.torch_copies.device import CudaDevice
 from edl_workflows.training.frameworks.torch_copies.transfer import add_weighted, upload
 from edl_workflows.training.frameworks.torch_state import from_saved_state, split
-from tests.torch.members import joined
+from tests.torch.members import eventually, joined
 
 GPU = torch.device("cuda", torch.cuda.device_count() - 1)
 """The last one, since the adapter must not depend on device 0."""
+SLEEP_CYCLES = 10**9
+"""Cycles of the GPU, about half a second."""
 BATCH, WIDTH = 64, 1024
 
 
@@ -68,10 +70,12 @@ def check_saves() -> None:
             member.step(batches(2), Wishes())
             first.reserve(chief=True)
             before = values(member)
+            # Without a wait, the update would be much earlier than the copies.
+            with torch.cuda.stream(member._copy_device._streams[GPU]):
+                torch.cuda._sleep(SLEEP_CYCLES)
             first.save(CheckpointTicket(id=""), persist=False, wait=False)
             member.step(batches(2), Wishes())
-            while slots.find(number) is None:
-                pass
+            eventually(lambda: slots.find(number))  # noqa: B023 - called at once
             with slots.reading(number) as block:
                 assert block is not None
                 require_equal(split(from_saved_state(read_state(block, "here").tensors)).tensors, before)
