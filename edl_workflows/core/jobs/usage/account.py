@@ -33,12 +33,15 @@ def count_usage(
     Args:
         before: the account so far; None for a new one.
         spans: of all pods that held anything since then.
-        until: the moment.
+        until: the moment. Nothing is added to an account that is newer, because the clock by which it was
+            counted is ahead.
         spent: how the job's time was spent; None if nobody accounts for it.
         created: when the job was created; None if that is unknown.
         over: whether the job has ended, so that its account of time is complete.
     """
     since = before.time.timestamp() if before is not None else 0.0
+    if before is not None and since > until.timestamp():
+        until = before.time
     held, spans = _read_amounts(before), tuple(spans)
     for span in spans:
         _add_span(held, span, since, until.timestamp(), accounted=spent is not None)

@@ -16,6 +16,8 @@ _LEVELS = {"airflow": 1, "argo": 2}
 """How many parts of an owner name the pipeline, by engine."""
 _OWNER_PARTS = 4
 """A pipeline's owner also names at least the run and the task."""
+_MOST_CHARACTERS = 253
+"""Of a name. Longer ones are none that an engine gives, and would make long labels of metrics."""
 
 
 class UsagePart(StrEnum):
@@ -121,7 +123,9 @@ def pipeline_of(annotations: Mapping[str, str]) -> str:
     engine, *parts = annotations.get(names.OWNER_ANNOTATION, "").split("/")
     engine = engine.partition("@")[0]
     levels = _LEVELS.get(engine, 0)
-    return "/".join((engine, *parts[:levels])) if levels and len(parts) >= _OWNER_PARTS else ""
+    if not levels or len(parts) < _OWNER_PARTS or max(map(len, parts[:levels])) > _MOST_CHARACTERS:
+        return ""
+    return "/".join((engine, *parts[:levels]))
 
 
 def read_usage(job: Mapping[str, object]) -> UsageStatus | None:

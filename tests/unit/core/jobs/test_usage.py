@@ -161,6 +161,16 @@ def test_what_is_held_after_the_end_is_overhead() -> None:
 MOMENTS = st.floats(0, 1000, allow_nan=False)
 
 
+def test_a_clock_that_was_set_back_counts_nothing_twice() -> None:
+    """The next controller's clock may be behind: the account keeps its time."""
+    pods = [PodSpan(ONE_CORE, T0, T0)]
+    usage = count_usage(None, pods, after(60), None)
+    behind = count_usage(usage, pods, after(20), None)
+    assert behind == usage
+
+    assert held(count_usage(behind, pods, after(100), None)) == {"unknown": 100}
+
+
 @st.composite
 def spans(draw: st.DrawFn) -> PodSpan:
     """A pod that was bound, may have begun, and ended."""
@@ -231,6 +241,9 @@ def test_an_account_that_cannot_be_read_begins_anew(status: dict[str, Any]) -> N
         ("argo/ml/digits-x7f2k/uid/main/train", "argo/ml/digits-x7f2k"),
         ("cli/ada@laptop/0f", ""),
         ("airflow/digits", ""),
+        (f"airflow/{'d' * 253}/manual/train/-1", f"airflow/{'d' * 253}"),
+        (f"airflow/{'d' * 254}/manual/train/-1", ""),
+        (f"argo/ml/{'d' * 254}/uid/main/train", ""),
         ("", ""),
     ],
 )
