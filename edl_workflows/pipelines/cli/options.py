@@ -389,12 +389,13 @@ class MetricsFlags:
 
 
 def parse_pairs(option: str, text: str) -> dict[str, str]:
-    """Parse ``a=b,c=d``.
+    """Parse ``a=b,c=d``, perhaps with blanks around names and values.
 
     Raises:
         InvalidError: it is malformed.
     """
-    pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
-    if any(not name or not value for name, _, value in pairs):
+    parts = [part.partition("=") for part in text.split(",") if part.strip()]
+    pairs = [(name.strip(), value.strip()) for name, _, value in parts]
+    if not all(name and value for name, value in pairs):
         raise InvalidError(f"{option}: {text!r} is not a list of NAME=VALUE, separated by commas")
-    return {name: value for name, _, value in pairs}
+    return dict(pairs)

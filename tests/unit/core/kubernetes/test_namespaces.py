@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from edl_workflows.core.exceptions import InvalidError
 from edl_workflows.core.kubernetes.label_selector import parse_selector
-from edl_workflows.core.kubernetes.namespaces import MAX_NAMES, NamespaceSelection
+from edl_workflows.core.kubernetes.namespaces import MAX_NAMES, NamespaceSelection, check_labels
 
 LABELS = st.dictionaries(st.sampled_from(["app", "tier"]), st.sampled_from(["x", "y", ""]))
 
@@ -54,6 +54,21 @@ def test_what_is_watched(selection: NamespaceSelection, scopes: tuple[str, ...],
     """Named namespaces are watched one by one. Only all namespaces can be watched together."""
     assert (selection.scopes, str(selection)) == (scopes, text)
     assert selection.is_everything is (text == "(all)")
+
+
+@pytest.mark.parametrize("key", ["app", "a", "App_1.x-y", "app.kubernetes.io/name", "x" * 63])
+def test_labels(key: str) -> None:
+    """These keys are those of labels."""
+    check_labels("labels", {key: "prometheus"})
+
+
+@pytest.mark.parametrize(
+    "key", ["app ", "a b", "", "-app", "app.", "ä", "a/b/c", "A/b", "a/", "app\n", "x" * 64]
+)
+def test_wrong_labels_are_refused(key: str) -> None:
+    """The API server would refuse what has such a label."""
+    with pytest.raises(InvalidError, match=r"labels: .* is not a label"):
+        check_labels("labels", {key: "prometheus"})
 
 
 def _holds(requirement: dict[str, Any], labels: dict[str, str]) -> bool:
