@@ -103,7 +103,7 @@ JOB_OUTPUTS: dict[str, str] = {
     "checkpoint-step": f'{JQ}.status.checkpoint.step // ""',
     "replicas": f'{JQ}(.status.replicaStatuses // {{}}) | del(.["{names.MASTER_TYPE}"])'
     " | map_values(.ready // 0)",
-    "usage": f"{JQ}.status.usage // {{}} | {{cpu, memory, gpu}} | with_entries(select(.value)"
+    "usage": f"{JQ}.status.usage // {{}} | {{cpu, memory, gpu}} | with_entries(select(.value | length > 0)"
     " | .value |= map_values(. / 0.36 | round / 10000))",
 }
 COMMON_PHASE = (
