@@ -82,7 +82,7 @@ QUEUE_SECONDS = histogram(
 RESTARTS = counter(
     "edl_job_restarts_total",
     "Restarts of jobs by cause: of ElasticJobs as their masters count them, of other kinds the pods that "
-    "failed (Disrupted, OOMKilled, Killed, Error).",
+    "failed (Disrupted, OOMKilled, Killed, Error). Other: a cause that the controller does not know.",
     KIND,
     NAMESPACE,
     Label("cause"),

@@ -10,7 +10,7 @@ that change is still reported when it arrives, although the cache already contai
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from edl_workflows.core.jobs import cache_fields
@@ -145,23 +145,31 @@ class ObjectCache:
             self._ahead.pop(key, None)
             return ObjectChange(EventType.DELETED, obj, old)
 
-    def replace(self, objects: Iterable[Object], resource_version: str) -> list[ObjectChange]:
+    def replace(self, objects: Collection[Object], resource_version: str) -> list[ObjectChange]:
         """Store the result of a LIST, and return the differences: deleted objects, then added and changed
         ones.
 
         Objects that were written through after the list was made are kept.
         """
         with self._lock:
-            listed = {key_of(obj): obj for obj in objects}
-            taken = int(resource_version) if resource_version.isdecimal() else 0
-            gone = [
-                obj
-                for key, obj in self._objects.items()
-                if (key not in listed or _uid(listed[key]) != _uid(obj)) and version_of(obj) <= taken
-            ]
+            taken = _taken_at(resource_version)
+            gone = self.gone(objects, resource_version)
             changes = [self.remove(obj, max(taken, version_of(obj))) for obj in gone]
+            listed = {key_of(obj): obj for obj in objects}
             changes += [self._report(obj, listed=True) for obj in listed.values()]
             return [change for change in changes if change is not None]
+
+    def gone(self, objects: Collection[Object], resource_version: str) -> list[Object]:
+        """The objects that `replace` deletes, given the result of a LIST."""
+        uids, taken = {key_of(obj): _uid(obj) for obj in objects}, _taken_at(resource_version)
+        with self._lock:
+            cached = self._objects.items()
+            return [obj for key, obj in cached if uids.get(key) != _uid(obj) and version_of(obj) <= taken]
+
+    def holds(self, obj: Object) -> bool:
+        """Whether the cache has any state of an object."""
+        cached = self._objects.get(key_of(obj))
+        return cached is not None and _uid(cached) == _uid(obj)
 
     def _report(self, obj: Object, *, listed: bool) -> ObjectChange | None:
         key = key_of(obj)
@@ -214,6 +222,11 @@ class ObjectCache:
 
 def _change(obj: Object, old: Object | None) -> ObjectChange:
     return ObjectChange(EventType.ADDED if old is None else EventType.MODIFIED, obj, old)
+
+
+def _taken_at(resource_version: str) -> int:
+    """The version at which a LIST was made; 0 if that is unknown."""
+    return int(resource_version) if resource_version.isdecimal() else 0
 
 
 def _uid(obj: Object) -> str:

@@ -58,6 +58,7 @@ class Informer:
         """Why the watch is down; None while it is up."""
         self._source = source
         self._on_change: list[Callable[[ObjectChange], None]] = []
+        self._on_leave: list[Callable[[Object], None]] = []
         self._on_error: list[Callable[[EdlError, int], None]] = []
         self._on_sync: list[Callable[[], None]] = []
         self._cluster: Cluster | None = None
@@ -75,6 +76,11 @@ class Informer:
     def on_change(self, listener: Callable[[ObjectChange], None]) -> None:
         """Call `listener` with each change, in the informer's thread; it must be quick and must not raise."""
         self._on_change.append(listener)
+
+    def on_leave(self, listener: Callable[[Object], None]) -> None:
+        """Call `listener` with the last known state of each object that others have deleted, before it leaves
+        the cache, and before `on_change`; of several that a LIST lacks, before the first of them leaves."""
+        self._on_leave.append(listener)
 
     def on_error(self, listener: Callable[[EdlError, int], None]) -> None:
         """Call `listener` with each failure and the number of consecutive failures, including this one."""
@@ -171,6 +177,8 @@ class Informer:
             listener()
 
     def _store(self, listed: client.ObjectList) -> None:
+        for obj in self.cache.gone(listed.items, listed.resource_version):
+            self._leave(obj)
         for change in self.cache.replace(listed.items, listed.resource_version):
             self._tell(change)
 
@@ -187,11 +195,17 @@ class Informer:
         if event.type is EventType.BOOKMARK:
             return
         if event.type is EventType.DELETED:
+            if self.cache.holds(event.object):
+                self._leave(event.object)
             change = self.cache.remove(event.object, version_of(event.object))
         else:
             change = self.cache.put(event.object)
         if change is not None:
             self._tell(change)
+
+    def _leave(self, obj: Object) -> None:
+        for listener in self._on_leave:
+            listener(obj)
 
     def _tell(self, change: ObjectChange) -> None:
         for listener in self._on_change:

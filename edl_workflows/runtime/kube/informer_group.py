@@ -159,6 +159,11 @@ class NamespacedInformer:
         for informer in self.informers:
             informer.on_change(listener)
 
+    def on_leave(self, listener: Callable[[Object], None]) -> None:
+        """See `Informer.on_leave`."""
+        for informer in self.informers:
+            informer.on_leave(listener)
+
     def on_error(self, listener: Callable[[EdlError, int], None]) -> None:
         """See `Informer.on_error`."""
         for informer in self.informers:

@@ -97,7 +97,7 @@ class ObservedCluster(InformerGroup):
         self._filters = bool(self._waiting or self._served.informers)
         """Whether objects may be observed in namespaces that are not served."""
         self._namespace_listeners: list[NamespaceListener] = []
-        self._removal_listeners: list[Callable[[Object], None]] = []
+        self._leave_listeners: list[Callable[[Object], None]] = []
         self._served.on_change(self._report_namespace)
         self._by_source = {source: self._informer(connection, selection, source) for source in sources}
         informers = chain.from_iterable(informer.informers for informer in self._by_source.values())
@@ -166,15 +166,13 @@ class ObservedCluster(InformerGroup):
 
     def removed(self, obj: Object) -> None:
         """Remove an object that we have deleted from the cache."""
-        for listener in self._removal_listeners:
-            listener(obj)
+        self._note_leaving(obj)
         for source in self._sources_of(obj):
             self._by_source[source].remove(obj)
 
-    def on_removed(self, listener: Callable[[Object], None]) -> None:
-        """Call `listener` with each object that we have deleted, before it leaves the cache: no event about
-        it follows."""
-        self._removal_listeners.append(listener)
+    def on_leave(self, listener: Callable[[Object], None]) -> None:
+        """Call `listener` with each object that we or others have deleted, before it leaves the cache."""
+        self._leave_listeners.append(listener)
 
     def find(self, api_version: str, kind: str, group: JobGroup, name: str) -> Object | None:
         """The cached object of the group by kind and name."""
@@ -223,6 +221,10 @@ class ObservedCluster(InformerGroup):
                 time.sleep(REFUSED_PAUSE)
             else:
                 return None
+
+    def _note_leaving(self, obj: Object) -> None:
+        for listener in self._leave_listeners:
+            listener(obj)
 
     def _note_missing(self, resource: ApiResource, error: EdlError, _failures: int) -> None:
         if isinstance(error, NotFoundError):
@@ -297,6 +299,7 @@ class ObservedCluster(InformerGroup):
 
         informer = NamespacedInformer(cluster, scope, selection.scopes, {"group": index}, source.keep)
         informer.on_change(self._for_served(changed))
+        informer.on_leave(self._note_leaving)
         if source.api in self._definitions:
             informer.on_error(partial(self._note_missing, source.api))
             informer.on_sync(partial(self._note_served, source.api, informer))

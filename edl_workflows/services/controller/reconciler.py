@@ -125,8 +125,16 @@ class Reconciler:
             actions = self.ledger.extend(kind, manifest, actions, now)
         changed = self.applier.finish(manifest, actions, group, now) and not words
         if actions.status:
-            self.metrics.jobs.note_status(kind, manifest, actions.status)
+            self._note_written(kind, manifest, actions.status, group)
         return ReconcileResult(changed=bool(total.made or changed), requeue_after=actions.requeue_after)
+
+    def _note_written(self, kind: Kind, manifest: Manifest, status: Manifest, group: JobGroup) -> None:
+        if self.ledger is not None:
+            self.ledger.note_written(manifest)
+        if "usage" in status:
+            name = manifest["metadata"]["name"]
+            stored = self.world.find(manifest["apiVersion"], manifest["kind"], group, name)
+            self.metrics.jobs.note_stored(kind, manifest, stored or {})
 
     def _held_back(self, manifest: Manifest, actions: Actions) -> Actions:
         """The decision without its status, as long as the status may wait so that one write covers later

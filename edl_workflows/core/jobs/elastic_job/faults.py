@@ -6,6 +6,16 @@ from pydantic import Field
 
 from edl_workflows.core.kubernetes.objects import Status
 
+RESTART_CAUSES = frozenset(
+    {
+        *("Killed", "KilledBySignal", "InitContainerFailed", "PodRefused", "OOMKilled", "FatalError"),
+        *("HardwareError", "UnknownError", "CheckpointFailed", "NodeLost", "NoHeartBeat", "PendingTimeout"),
+        *("PrepareTimeout", "EvaluationTimeout", "AbsentFromStep", "CheckFailed"),
+        *("Recovery", "Resume", "Rollback", "Hang"),
+    }
+)
+"""The causes that masters count: why nodes ended, and why all training processes were restarted."""
+
 
 class HangStack(Status):
     """Where the main threads of some training processes stood.

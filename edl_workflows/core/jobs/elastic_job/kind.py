@@ -123,19 +123,21 @@ def _keep_job(job: Manifest) -> dict[str, Any]:
     and without its waiters."""
     kept = cache_fields.keep_status(without_waiters(job), _STATUS.__contains__)
     status = job.get("status") or {}
-    if "usage" in status:
+    if status.get("usage"):
         kept["status"]["usage"] = status["usage"]
-    if "restarts" in status:
-        kept["status"]["restarts"] = {"counts": status["restarts"].get("counts") or {}}
-    if "goodput" in status and (spent := sum_spent(status["goodput"])):
+    # A job's master may write null into these fields.
+    if status.get("restarts"):
+        kept["status"]["restarts"] = {"counts": count_restarts(job)}
+    if status.get("goodput") and (spent := sum_spent(status["goodput"])):
         kept["status"][SPENT] = spent
     return kept
 
 
 def count_restarts(job: Manifest) -> Mapping[str, int]:
     """How often anything of a job was restarted, by cause, as its master counts."""
-    counts: Mapping[str, int] = ((job.get("status") or {}).get("restarts") or {}).get("counts") or {}
-    return counts
+    restarts = (job.get("status") or {}).get("restarts")
+    counts = restarts.get("counts") if isinstance(restarts, dict) else None
+    return counts if isinstance(counts, dict) else {}
 
 
 # The time of the last save is read when pods are told to end: a new checkpoint asks for no decision. The

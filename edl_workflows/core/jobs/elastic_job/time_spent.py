@@ -70,18 +70,19 @@ def read_spent(job: Mapping[str, Any]) -> SpentTime | None:
     accounted for any."""
     status = job.get("status") or {}
     kept: SpentTime | None = status.get(SPENT)
-    return kept if kept is not None else sum_spent(status.get("goodput") or {})
+    return kept if kept is not None else sum_spent(status.get("goodput"))
 
 
-def sum_spent(goodput: Mapping[str, Any]) -> SpentTime | None:
-    """The sums of a stored account of time; None if it has no seconds."""
-    seconds = goodput.get("seconds")
-    if not seconds:
+def sum_spent(goodput: Any) -> SpentTime | None:
+    """The sums of a stored account of time, which a job's master may have written in any form; None if it has
+    no seconds."""
+    seconds = goodput.get("seconds") if isinstance(goodput, dict) else None
+    if not seconds or not isinstance(seconds, dict):
         return None
     sums = [0.0, 0.0, 0.0]
     for cause in seconds:  # without calls: the controller does this for each event about a job
         if cause in _PLACES:
-            sums[_PLACES[cause]] += seconds[cause]
+            sums[_PLACES[cause]] += seconds[cause] or 0
     return SpentTime(*sums)
 
 

@@ -17,8 +17,9 @@ from prometheus_client.registry import Collector
 
 from edl_workflows.core.jobs import manifests
 from edl_workflows.core.jobs.actions import Manifest
+from edl_workflows.core.jobs.elastic_job.faults import RESTART_CAUSES
 from edl_workflows.core.jobs.kind import Kind
-from edl_workflows.core.jobs.usage.model import SECONDS_PER_HOUR, HeldResource, pipeline_of
+from edl_workflows.core.jobs.usage.model import SECONDS_PER_HOUR, HeldResource, pipeline_of, read_usage
 from edl_workflows.core.jobs.usage.spans import failure_cause
 from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.core.kubernetes import pod_state
@@ -30,6 +31,9 @@ from edl_workflows.services.controller.observed_cluster import ObservedCluster
 
 KEPT_SECONDS = 600.0
 """How long after its end a job's own series are exported, so that Prometheus sees the last figures."""
+
+OTHER_CAUSE = "Other"
+"""The cause of restarts whose cause is unknown, so that there are few series whatever masters write."""
 
 _HOURS = {
     HeldResource.CPU: declared.CPU_HOURS,
@@ -81,11 +85,18 @@ class ExportedJobs(Collector):
         for metric in (declared.JOBS, declared.LONGEST_WAIT, *_HOURS.values()):
             yield make_gauge_family(metric)
 
-    def note_status(self, kind: Kind, manifest: Manifest, patch: Mapping[str, Any]) -> None:
-        """Note what a written status says for the first time: how long the job waited."""
-        seconds = (patch.get("usage") or {}).get("queueSeconds")
-        if seconds is not None:
-            self._queue_seconds.labels(kind.name, _namespace_of(manifest)).observe(seconds)
+    def note_stored(self, kind: Kind, before: Manifest, stored: Manifest) -> None:
+        """Note what a stored job says for the first time: how long it waited.
+
+        Args:
+            kind: the job's kind.
+            before: the job as it was before its status was written.
+            stored: the job as the API server has it now, perhaps without the account, which an older
+                definition lacks.
+        """
+        seconds = _queue_seconds_of(stored)
+        if seconds is not None and _queue_seconds_of(before) is None:
+            self._queue_seconds.labels(kind.name, _namespace_of(before)).observe(seconds)
 
     def _note_job(self, kind: Kind, owns: Callable[[str], bool], change: ObjectChange) -> None:
         """Count what a job's master has restarted since its last report."""
@@ -95,7 +106,8 @@ class ExportedJobs(Collector):
         if counts is before or counts == before or not owns(str(group_of_job(change.object))):
             return
         for cause, count in counts.items():
-            self._count_restarts(kind, change.object, cause, count - before.get(cause, 0))
+            known = cause if cause in RESTART_CAUSES else OTHER_CAUSE
+            self._count_restarts(kind, change.object, known, count - before.get(cause, 0))
 
     def _note_pod(self, kind: Kind, owns: Callable[[str], bool], change: ObjectChange) -> None:
         """Count a pod that has failed since its last state."""
@@ -166,6 +178,11 @@ class _ObservedJobs:
 
 def _namespace_of(obj: Manifest) -> str:
     return obj["metadata"].get("namespace") or ""
+
+
+def _queue_seconds_of(job: Manifest) -> float | None:
+    usage = read_usage(job)
+    return None if usage is None else usage.queue_seconds
 
 
 def _first_times(jobs: Iterable[Manifest]) -> dict[str, datetime]:

@@ -10,8 +10,7 @@ before the next controller sees them.
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
-from functools import partial
+from datetime import UTC, datetime
 
 from edl_workflows.core.jobs import left_alone, manifests
 from edl_workflows.core.jobs.actions import Actions, Manifest, merge_patch
@@ -20,9 +19,7 @@ from edl_workflows.core.jobs.usage.account import count_usage
 from edl_workflows.core.jobs.usage.model import UsageStatus, read_usage
 from edl_workflows.core.jobs.usage.spans import PodSpan, read_span
 from edl_workflows.core.kubernetes.api import PODS
-from edl_workflows.runtime.kube.cache import ObjectChange
 from edl_workflows.runtime.kube.resources import Object
-from edl_workflows.runtime.kube.watch import EventType
 from edl_workflows.services.controller.observed_cluster import JobGroup, ObservedCluster
 
 LOOK_SECONDS = 60.0
@@ -31,6 +28,10 @@ WRITE_SECONDS = 3600.0
 """Age at which an account is written although nothing else is."""
 MOST_WRITES = 60
 """Accounts that are written in `LOOK_SECONDS` for their age, the oldest first."""
+YOUNG_SECONDS = 1.0
+"""Age up to which an account is not written again. An API server with an older definition may drop all else
+of a status. A write that changes nothing ends the attempts to write it, but a new account would change
+something each time."""
 
 _FINAL = ("succeeded", "failed")
 
@@ -58,14 +59,11 @@ class UsageLedger:
         self._lock = threading.Lock()
         self._gone: dict[str, dict[str, PodSpan]] = {}
         """The spans of pods that are gone, by the uids of their jobs and their own."""
-        self._due: frozenset[str] = frozenset()
-        """The uids of the jobs whose accounts are old."""
+        self._due: set[str] = set()
+        """The uids of the jobs whose accounts are old, until they are written."""
         self._tried: dict[str, float] = {}
         """When they were found old. An older definition of a kind drops the account."""
-        for kind in self.kinds:
-            world.listen(kind.pods, partial(self._note_pod, kind))
-            world.listen(kind.source, self._forget_job)
-        world.on_removed(self._note_removed)
+        world.on_leave(self._note_leaving)
 
     def extend(self, kind: Kind, manifest: Manifest, actions: Actions, now: datetime) -> Actions:
         """A decision, with the account in its status if a status is written anyway, or must be for the
@@ -74,16 +72,26 @@ class UsageLedger:
             return actions
         uid = str(manifest["metadata"].get("uid"))
         over = is_over(manifest, actions.status)
-        if not (actions.status or over or uid in self._due):
+        with self._lock:
+            due = uid in self._due
+        if not (actions.status or over or due):
             return actions
         spans = self._spans(kind, manifest)
-        if not spans or not (actions.status or uid in self._due or _is_last(manifest, spans)):
+        needed = due or (over and _is_last(manifest, spans))
+        if not spans or not (actions.status or needed):
             return actions
-        self._due -= {uid}
         usage = self._count(kind, manifest, spans, now, over=over)
+        ends = over and not is_over(manifest)
+        if not (needed or ends) and _is_young(read_usage(manifest), usage, now):
+            return actions
         before = (manifest.get("status") or {}).get("usage") or {}
         patch = merge_patch({"usage": before}, {"usage": usage.to_dict()})
         return replace(actions, status={**(actions.status or {}), **(patch or {})})
+
+    def note_written(self, manifest: Manifest) -> None:
+        """Note that a decision about a job has been carried out with the status that `extend` returned."""
+        with self._lock:
+            self._due.discard(str(manifest["metadata"].get("uid")))
 
     def measure(self, kind: Kind, manifest: Manifest) -> UsageStatus | None:
         """A job's account until now; None if its pods have held nothing."""
@@ -100,31 +108,45 @@ class UsageLedger:
         """
         now = self._clock().timestamp()
         self._tried = {uid: at for uid, at in self._tried.items() if now - at < WRITE_SECONDS}
+        with self._lock:
+            remembered = self._gone.keys() | self._due
         old: list[tuple[float, str, JobGroup]] = []
         for kind in self.kinds:
             for manifest in self._world.items(kind.source):
-                usage, uid = read_usage(manifest), str(manifest["metadata"].get("uid"))
-                at = usage.time.timestamp() if usage else 0.0
-                if now - at > WRITE_SECONDS and uid not in self._tried and self._holds(kind, manifest):
+                uid = str(manifest["metadata"].get("uid"))
+                remembered.discard(uid)
+                if uid not in self._tried and (at := self._last_written(kind, manifest, now)) is not None:
                     old.append((at, uid, group_of_job(manifest)))
         due = sorted(old)[:MOST_WRITES]
-        self._due = frozenset(uid for _, uid, _ in due)
-        self._tried |= dict.fromkeys(self._due, now)
+        self._tried |= {uid: now for _, uid, _ in due}
+        with self._lock:
+            self._due.update(uid for _, uid, _ in due)
+            for uid in remembered:  # jobs that are deleted
+                self._due.discard(uid)
+                self._gone.pop(uid, None)
         for _, _, group in due:
             self._requeue(group)
         return LOOK_SECONDS
 
-    def _holds(self, kind: Kind, manifest: Manifest) -> bool:
-        """Whether a job holds anything now that is accounted for."""
+    def _last_written(self, kind: Kind, manifest: Manifest, now: float) -> float | None:
+        """When the account of a job was written, 0 for never; None if it need not be written now: it is not
+        old, or the job holds nothing."""
         if is_over(manifest) or left_alone.is_left_alone(manifest):
-            return False
-        return any(span.ended is None for span in self._spans(kind, manifest))
+            return None
+        usage = read_usage(manifest)
+        at = usage.time.timestamp() if usage else 0.0
+        if now - at <= WRITE_SECONDS:
+            return None
+        return at if any(span.ended is None for span in self._spans(kind, manifest)) else None
 
     def _count(
         self, kind: Kind, manifest: Manifest, spans: Sequence[PodSpan], now: datetime, *, over: bool
     ) -> UsageStatus:
         created = manifests.parse_time(manifest["metadata"].get("creationTimestamp"))
         before = read_usage(manifest)
+        if over and (last := _last_end(spans)) is not None:
+            # A node's clock may be ahead. Otherwise the account would be written until its end has come.
+            now = max(now, datetime.fromtimestamp(last, UTC))
         return count_usage(before, spans, now, kind.spent(manifest), created=created, over=over)
 
     def _spans(self, kind: Kind, manifest: Manifest) -> list[PodSpan]:
@@ -140,12 +162,8 @@ class UsageLedger:
             spans |= self._gone.get(uid, {})
         return [span for span in spans.values() if span is not None]
 
-    def _note_pod(self, kind: Kind, change: ObjectChange) -> None:
-        if change.type is EventType.DELETED:
-            self._note_gone(kind, change.object)
-
-    def _note_removed(self, obj: Object) -> None:
-        """Remember a pod that this process has deleted, of which no event comes any more."""
+    def _note_leaving(self, obj: Object) -> None:
+        """Remember a pod that is deleted and leaves the cache next."""
         for kind in self.kinds if obj.get("kind") == PODS.kind else ():
             if kind.pods.selects(obj):
                 self._note_gone(kind, obj)
@@ -173,11 +191,6 @@ class UsageLedger:
         jobs = self._world.of_group(kind.source, group)
         return next((job for job in jobs if job["metadata"].get("uid") == owner), None)
 
-    def _forget_job(self, change: ObjectChange) -> None:
-        if change.type is EventType.DELETED:
-            with self._lock:
-                self._gone.pop(str(change.object["metadata"].get("uid")), None)
-
 
 def _has_pods(kind: Kind) -> bool:
     return any(source.api is PODS for source in kind.observes)
@@ -200,5 +213,18 @@ def _is_last(manifest: Manifest, spans: Sequence[PodSpan]) -> bool:
     """Whether all pods have ended, and one of them since the account was written."""
     usage = read_usage(manifest)
     written = usage.time.timestamp() if usage else 0.0
+    last = _last_end(spans)
+    return last is not None and last > written
+
+
+def _last_end(spans: Sequence[PodSpan]) -> float | None:
+    """When the last pod ended; None while one has not, or without any."""
     ends = [span.ended for span in spans]
-    return None not in ends and max(filter(None, ends), default=0.0) > written
+    return None if None in ends else max(filter(None, ends), default=None)
+
+
+def _is_young(before: UsageStatus | None, usage: UsageStatus, now: datetime) -> bool:
+    """Whether a stored account is young and has all that the new one has but what was held since then."""
+    if before is None or (before.queue_seconds is None and usage.queue_seconds is not None):
+        return False
+    return now.timestamp() - before.time.timestamp() < YOUNG_SECONDS
