@@ -49,8 +49,8 @@ class InstallationSettings:
         di_priority_classes: a DIJob's ``priority`` → the PriorityClass of its pods; none without an entry.
         network_policies: whether each job gets a NetworkPolicy that keeps others' pods from its own. The
             controller then uses the kinds that `Kind.isolated` returns.
-        prometheus_namespace: namespace whose pods the NetworkPolicies admit to the metrics of masters; "" for
-            none.
+        prometheus_namespace: namespace whose pods the NetworkPolicies of ElasticJobs admit to the port of
+            masters, in all of a job's pods; "" for none.
         prometheus_labels: labels that those pods must have.
         force_delete_lost_pods: whether pods that count as gone (`core.kubernetes.lost_pods`) are deleted by
             force, so that pods of the same names can take their places. Their programs may still run on a

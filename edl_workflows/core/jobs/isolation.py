@@ -1,8 +1,8 @@
 """A job's NetworkPolicy: only the job's own pods reach its pods, on any port. Pure.
 
 Each job has its own policy, because selectors cannot compare labels: no single policy can say "pods of the
-same job". The job owns its policy, which is deleted with it. An installation may admit Prometheus to masters;
-since policies add up, a further policy can let others in.
+same job". The job owns its policy, which is deleted with it. An installation may admit Prometheus to the port
+of masters; since policies add up, a further policy can let others in.
 
 A job with ``hostNetwork`` pods gets no policy: such a pod has its node's address, which a policy does not
 recognize as a pod of the job, so a worker on the host network could not reach a master on the pod network.
@@ -27,7 +27,7 @@ def network_policy(
     Args:
         job: the job.
         pod_labels: what all its pods carry, and no others.
-        settings: the installation's; they may admit Prometheus to the port of the job's master.
+        settings: the installation's; they may admit Prometheus to the port of masters, in all pods.
     """
     policy = manifests.owned_manifest(
         api.NETWORK_POLICIES.api_version,
@@ -49,7 +49,8 @@ def network_policy(
 
 
 def _admit_prometheus(settings: InstallationSettings) -> dict[str, Any]:
-    """A rule for pods of another namespace. Without the job's token a master tells them figures only."""
+    """A rule for pods of another namespace. Without the job's token a master tells them figures only. As the
+    policy is that of all pods, a program that listens on the master's port in another pod is reached, too."""
     namespace = {"matchLabels": {NAME_LABEL: settings.prometheus_namespace}}
     peer: dict[str, Any] = {"namespaceSelector": namespace}
     if settings.prometheus_labels:

@@ -140,7 +140,8 @@ class JobFlags:
     prometheus_namespace: Annotated[
         str,
         typer.Option(
-            help="Namespace whose pods the NetworkPolicies of new jobs admit to the metrics of masters.",
+            help="Namespace whose pods the NetworkPolicies of new ElasticJobs admit to port 50001 of the "
+            "jobs' pods, where masters serve their metrics.",
             show_default=False,
         ),
     ] = ""

@@ -218,8 +218,8 @@ class GuardFlags:
     prometheus_namespace: Annotated[
         str,
         typer.Option(
-            help="Namespace of Prometheus, which the NetworkPolicies of new jobs then admit to the metrics "
-            "of masters.",
+            help="Namespace of Prometheus, which the NetworkPolicies of new ElasticJobs then admit to port "
+            "50001 of the jobs' pods, where masters serve their metrics.",
             show_default=False,
         ),
     ] = ""
