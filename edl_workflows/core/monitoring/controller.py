@@ -67,10 +67,18 @@ JOBS = gauge(
 )
 LONGEST_WAIT = gauge(
     "edl_jobs_longest_wait_seconds",
-    "For how long the job that waits longest has been Pending; no series if none is.",
+    "For how long the job that waits longest has been Pending, or has waited for its first training pod to "
+    "run; no series if none waits.",
     KIND,
     NAMESPACE,
     unit="seconds",
+)
+ENDED = counter(
+    "edl_jobs_ended_total",
+    "Jobs that have ended since the controller started, by how they ended.",
+    KIND,
+    NAMESPACE,
+    Label("phase", (str(JobPhase.SUCCEEDED), str(JobPhase.FAILED))),
 )
 QUEUE_SECONDS = histogram(
     "edl_job_queue_seconds",
@@ -112,6 +120,7 @@ CONTROLLER = MonitoredProcess(
     (
         JOBS,
         LONGEST_WAIT,
+        ENDED,
         QUEUE_SECONDS,
         RESTARTS,
         CPU_HOURS,

@@ -131,7 +131,7 @@ class Reconciler:
     def _note_written(self, kind: Kind, manifest: Manifest, status: Manifest, group: JobGroup) -> None:
         if self.ledger is not None:
             self.ledger.note_written(manifest)
-        if "usage" in status:
+        if "usage" in status or "phase" in status:
             name = manifest["metadata"]["name"]
             stored = self.world.find(manifest["apiVersion"], manifest["kind"], group, name)
             self.metrics.jobs.note_stored(kind, manifest, stored or {})

@@ -38,6 +38,7 @@ class Alert:
     remedy: str
 
 
+_FAILED = f'{controller.ENDED.name}{{phase="Failed"}}'
 _LOGS = "kubectl -n edl-system logs deployment/edl-controller --tail=200"
 
 CONTROL_PLANE = (
@@ -151,7 +152,9 @@ JOBS = (
     ),
     Alert(
         "EdlJobsFail",
-        f'sum by (kind, namespace) (delta({controller.JOBS.name}{{phase="Failed"}}[15m])) > 0',
+        # A counter's first value, with the first job that fails, is no increase yet.
+        f"sum by (kind, namespace) (increase({_FAILED}[15m])) > 0 or "
+        f"sum by (kind, namespace) ({_FAILED} unless {_FAILED} offset 15m) > 0",
         0,
         AlertSeverity.WARNING,
         "{{ $labels.kind }}s in {{ $labels.namespace }} have failed",

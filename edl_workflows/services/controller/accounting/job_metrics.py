@@ -19,7 +19,13 @@ from edl_workflows.core.jobs import manifests
 from edl_workflows.core.jobs.actions import Manifest
 from edl_workflows.core.jobs.elastic_job.faults import RESTART_CAUSES
 from edl_workflows.core.jobs.kind import Kind
-from edl_workflows.core.jobs.usage.model import SECONDS_PER_HOUR, HeldResource, pipeline_of, read_usage
+from edl_workflows.core.jobs.usage.model import (
+    SECONDS_PER_HOUR,
+    HeldResource,
+    UsageStatus,
+    pipeline_of,
+    read_usage,
+)
 from edl_workflows.core.jobs.usage.spans import failure_cause
 from edl_workflows.core.jobs.view import JobPhase
 from edl_workflows.core.kubernetes import pod_state
@@ -52,6 +58,7 @@ class ExportedJobs(Collector):
     def __init__(self, registry: CollectorRegistry) -> None:
         self._queue_seconds = make_histogram(declared.QUEUE_SECONDS, registry)
         self._restarts = make_counter(declared.RESTARTS, registry)
+        self._ended = make_counter(declared.ENDED, registry)
         self._observed: _ObservedJobs | None = None
         registry.register(self)
 
@@ -86,7 +93,7 @@ class ExportedJobs(Collector):
             yield make_gauge_family(metric)
 
     def note_stored(self, kind: Kind, before: Manifest, stored: Manifest) -> None:
-        """Note what a stored job says for the first time: how long it waited.
+        """Note what a stored job says for the first time: how long it waited, and that it has ended.
 
         Args:
             kind: the job's kind.
@@ -97,6 +104,9 @@ class ExportedJobs(Collector):
         seconds = _queue_seconds_of(stored)
         if seconds is not None and _queue_seconds_of(before) is None:
             self._queue_seconds.labels(kind.name, _namespace_of(before)).observe(seconds)
+        if kind.view is not None and is_over(stored) and not is_over(before):  # a ScalePlan is no job
+            phase = str(stored["status"]["phase"]).capitalize()  # a TrainingJob's is in lower case
+            self._ended.labels(kind.name, _namespace_of(before), phase).inc()
 
     def _note_job(self, kind: Kind, owns: Callable[[str], bool], change: ObjectChange) -> None:
         """Count what a job's master has restarted since its last report."""
@@ -147,24 +157,16 @@ class _ObservedJobs:
             for namespace in sorted({namespace for namespace, _ in counts}):
                 for phase in JobPhase:
                     jobs.add_metric((kind.name, namespace, str(phase)), counts[namespace, phase])
-            waiting = [job for job in owned if self._phase_of(kind, job) is JobPhase.PENDING]
+            waiting = []
+            for job in owned:
+                usage = None if _ended_long_ago(job, now) else self._ledger.measure(kind, job)
+                if usage is not None:
+                    _add_hours(hours, kind, job, usage)
+                if _waits(self._phase_of(kind, job), usage):
+                    waiting.append(job)
             for namespace, begun in _first_times(waiting).items():
                 longest.add_metric((kind.name, namespace), max(0.0, (now - begun).total_seconds()))
-            for job in owned:
-                if not _ended_long_ago(job, now):
-                    self._add_hours(hours, kind, job)
         yield from (jobs, longest, *hours.values())
-
-    def _add_hours(self, hours: Mapping[HeldResource, Any], kind: Kind, job: Manifest) -> None:
-        usage = self._ledger.measure(kind, job)
-        if usage is None:
-            return
-        metadata = job["metadata"]
-        pipeline = pipeline_of(metadata.get("annotations") or {})
-        labels = (kind.name, _namespace_of(job), metadata["name"], pipeline)
-        for resource, family in hours.items():
-            for part, seconds in usage.held(resource).items():
-                family.add_metric((*labels, str(part)), seconds / SECONDS_PER_HOUR)
 
     def _phase_of(self, kind: Kind, job: Manifest) -> JobPhase:
         """The phase as all kinds have it. It depends on a few fields only, so that few jobs are parsed."""
@@ -178,6 +180,23 @@ class _ObservedJobs:
 
 def _namespace_of(obj: Manifest) -> str:
     return obj["metadata"].get("namespace") or ""
+
+
+def _add_hours(hours: Mapping[HeldResource, Any], kind: Kind, job: Manifest, usage: UsageStatus) -> None:
+    metadata = job["metadata"]
+    pipeline = pipeline_of(metadata.get("annotations") or {})
+    labels = (kind.name, _namespace_of(job), metadata["name"], pipeline)
+    for resource, family in hours.items():
+        for part, seconds in usage.held(resource).items():
+            family.add_metric((*labels, str(part)), seconds / SECONDS_PER_HOUR)
+
+
+def _waits(phase: JobPhase, usage: UsageStatus | None) -> bool:
+    """Whether a job waits for pods. An ElasticJob is Running as soon as its master runs, but its workers may
+    wait for machines."""
+    if phase.final or phase is JobPhase.SUSPENDED:
+        return False
+    return phase is JobPhase.PENDING or usage is None or usage.queue_seconds is None
 
 
 def _queue_seconds_of(job: Manifest) -> float | None:

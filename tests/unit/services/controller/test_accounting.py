@@ -169,6 +169,8 @@ def test_the_account_equals_the_times_of_the_pods(job: CountedJob) -> None:
     usage = status_of(cluster, "mnist")["usage"]
     assert sum(usage["cpu"].values()) == pytest.approx(3600 * (4 * 2 + 3 * 0.1))
     assert usage["queueSeconds"] >= 0
+    ended = ("ElasticJob", cluster.namespace, "Succeeded")
+    assert job.samples("edl_jobs_ended_total") == {ended: 1.0}
 
 
 def test_hours_go_on_after_a_restart_of_the_controller(job: CountedJob) -> None:

@@ -303,6 +303,33 @@ def test_waiting_is_observed_once_it_is_stored() -> None:
     assert job.samples("edl_job_queue_seconds_count") == {LABELS: 1.0}
 
 
+def test_a_job_waits_until_a_training_pod_runs() -> None:
+    """An ElasticJob is Running as soon as its master runs, but waits while its workers wait for machines;
+    nobody waits for a suspended job."""
+    job = WatchedJob()
+    running = {"type": "Running", "status": "True", "lastTransitionTime": text(60)}
+    job.store(phase="Running", conditions=[running])
+    job.seconds = 9060
+    assert job.samples("edl_jobs_longest_wait_seconds") == {LABELS: 9000.0}
+    job.store(phase="Suspended")
+    assert job.samples("edl_jobs_longest_wait_seconds") == {}
+    job.store(phase="Running")
+    job.run_pod("a")
+
+    assert job.samples("edl_jobs_longest_wait_seconds") == {}
+
+
+def test_ended_jobs_are_counted_once() -> None:
+    """A job counts when its last phase is stored, not when it is seen or written again."""
+    job = WatchedJob()
+    before = job.manifest
+    job.store(phase="Failed")
+    job.metrics.note_stored(KIND, before, job.manifest)
+    job.metrics.note_stored(KIND, job.manifest, job.manifest)
+
+    assert job.samples("edl_jobs_ended_total") == {(*LABELS, "Failed"): 1.0}
+
+
 def test_unknown_causes_of_restarts_are_one_series() -> None:
     """Whatever a master writes, there are few series."""
     job = WatchedJob()
