@@ -1,9 +1,10 @@
 """The alerts, with what to do about each."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from edl_workflows.core.monitoring import controller, master, processes, servers
+from edl_workflows.pipelines.install.options import NAMESPACE
 
 
 class AlertSeverity(StrEnum):
@@ -37,7 +38,21 @@ class Alert:
     command: str
     remedy: str
 
+    def in_namespace(self, namespace: str) -> "Alert":
+        """The alert of the installation in a namespace: about its own controller, with commands for it.
 
+        Metrics of jobs have the namespaces of the jobs, so only some alerts are about one installation.
+        """
+        leading = controller.LEADING.name
+        return replace(
+            self,
+            expression=self.expression.replace(leading, f'{leading}{{namespace="{namespace}"}}'),
+            command=self.command.replace(_IN_NAMESPACE, f"-n {namespace}"),
+            remedy=self.remedy.replace(_IN_NAMESPACE, f"-n {namespace}"),
+        )
+
+
+_IN_NAMESPACE = f"-n {NAMESPACE}"
 _FAILED = f'{controller.ENDED.name}{{phase="Failed"}}'
 _LOGS = "kubectl -n edl-system logs deployment/edl-controller --tail=200"
 

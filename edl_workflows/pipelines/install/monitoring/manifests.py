@@ -25,18 +25,28 @@ def monitoring_manifests(options: InstallOptions) -> Iterator[Manifest]:
     """The objects for Prometheus' operator, and the dashboards."""
     yield _service_monitor(options)
     yield _pod_monitor(options)
-    yield _object(OPERATOR_API, "PrometheusRule", "edl-workflows", options.namespace) | {"spec": rules()}
+    yield _object(OPERATOR_API, "PrometheusRule", "edl-workflows", options.namespace) | {
+        "spec": rules(options.namespace)
+    }
     for name, text in dashboard_files().items():
         config = _object("v1", "ConfigMap", name.removesuffix(".json"), options.namespace)
         config["metadata"]["labels"] = {DASHBOARD_LABEL: "1"}
         yield config | {"data": {name: text}}
 
 
-def rules() -> Manifest:
-    """The rules, as the file and the object have them."""
+def rules(namespace: str = "") -> Manifest:
+    """The rules, as the file and the object have them.
+
+    Args:
+        namespace: that of the installation that they are about; "" for all that Prometheus scrapes.
+    """
+    groups = {
+        name: [alert.in_namespace(namespace) if namespace else alert for alert in alerts]
+        for name, alerts in GROUPS.items()
+    }
     return {
         "groups": [
-            {"name": name, "rules": [_rule(alert) for alert in alerts]} for name, alerts in GROUPS.items()
+            {"name": name, "rules": [_rule(alert) for alert in alerts]} for name, alerts in groups.items()
         ]
     }
 

@@ -162,6 +162,22 @@ def test_the_installation_has_the_monitors() -> None:
     assert command[command.index("--prometheus-namespace") + 1] == "monitoring"
 
 
+def test_rules_are_about_their_installation() -> None:
+    """The controller of another installation does not hide that none leads here, and the commands are for the
+    installation's namespace. Other expressions stay: the metrics of jobs have the jobs' namespaces."""
+    options = InstallOptions("i", namespace="team", monitoring=True)
+    (manifest,) = (m for m in installation_manifests(options) if m["kind"] == "PrometheusRule")
+    own = {rule["alert"]: rule for group in manifest["spec"]["groups"] for rule in group["rules"]}
+    leading = own["EdlNoLeadingController"]
+    assert leading["expr"] == '(sum(edl_controller_leading{namespace="team"}) or vector(0)) == 0'
+    assert check_expression(leading["expr"]) == []
+    assert "kubectl -n team get pods" in leading["annotations"]["description"]
+    assert not any("edl-system" in str(rule) for rule in own.values())
+    expressions = {alert.name: alert.expression for alert in ALERTS}
+
+    assert {name for name, rule in own.items() if rule["expr"] != expressions[name]} == {leading["alert"]}
+
+
 def test_the_monitor_is_limited_to_the_namespaces_with_jobs() -> None:
     """An installation for two namespaces looks for masters only there."""
     options = InstallOptions("i", monitoring=True, jobs_namespaces=NamespaceSelection(("a", "b")))
