@@ -71,10 +71,17 @@ def read_span(pod: Pod) -> PodSpan | None:
         bound,
         _unix(begun.get("startedAt")),
         ended,
-        failed=pod_state.pod_phase(pod) == "Failed",
+        failed=pod_state.pod_phase(pod) == "Failed" and not _is_unneeded(pod),
         restarted=bool(own.get("restartCount")),
         trains=manifests.get_label(pod, names.REPLICA_TYPE_LABEL) != names.MASTER_TYPE,
     )
+
+
+def _is_unneeded(pod: Pod) -> bool:
+    """Whether somebody has deleted a pod, so that its program ended with the exit code of SIGTERM; evictions
+    and preemptions, which have a condition, are left out."""
+    disrupted = (pod_state.condition_of(pod, "DisruptionTarget") or {}).get("status") == "True"
+    return manifests.is_terminating(pod) and not disrupted
 
 
 def failure_cause(pod: Pod) -> str:

@@ -59,6 +59,11 @@ def make_pod(**status: Any) -> dict[str, Any]:
     }
 
 
+def deleted(pod: dict[str, Any]) -> dict[str, Any]:
+    """The pod while it ends because somebody has deleted it."""
+    return {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": text(44)}}
+
+
 def ended(name: str, seconds: float, code: int = 0, reason: str = "Completed") -> dict[str, Any]:
     """The status of a container that has run since 20 s."""
     end = {"startedAt": text(20), "finishedAt": text(seconds), "exitCode": code, "reason": reason}
@@ -82,6 +87,23 @@ PODS = {
     ),
     "failed": (
         make_pod(phase="Failed", containerStatuses=[ended("main", 50, 1), ended("proxy", 40)]),
+        PodSpan(HeldAmounts(2.0, 2.0, 2.0), T0 + 10, T0 + 20, T0 + 50, failed=True),
+    ),
+    "deleted, and ended by SIGTERM": (
+        deleted(make_pod(phase="Failed", containerStatuses=[ended("main", 50, 143), ended("proxy", 40)])),
+        PodSpan(HeldAmounts(2.0, 2.0, 2.0), T0 + 10, T0 + 20, T0 + 50),
+    ),
+    "preempted": (
+        deleted(
+            make_pod(
+                phase="Failed",
+                containerStatuses=[ended("main", 50, 143), ended("proxy", 40)],
+                conditions=[
+                    {"type": "PodScheduled", "status": "True", "lastTransitionTime": text(10)},
+                    {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": text(45)},
+                ],
+            )
+        ),
         PodSpan(HeldAmounts(2.0, 2.0, 2.0), T0 + 10, T0 + 20, T0 + 50, failed=True),
     ),
     "evicted before it began": (

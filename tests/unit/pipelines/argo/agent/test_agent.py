@@ -190,7 +190,9 @@ def test_a_node_that_has_ended_is_not_brought_back_to_life(
         stand_in.end("late")
         stand_in.end("fine")
         answered(argo, "w", "n2", "Succeeded")
-        eventually(lambda: jobs(cluster)["late"]["status"]["phase"] == "Succeeded", "the late job ends")
+        eventually(
+            lambda: jobs(cluster)["late"].get("status", {}).get("phase") == "Succeeded", "the late job ends"
+        )
         argo.add("w", "n3", body("collect", name="fine"))
         answered(argo, "w", "n3", "Succeeded")
     assert argo.result("w", "n1") is None
