@@ -80,8 +80,7 @@ def read_span(pod: Pod) -> PodSpan | None:
 def _is_unneeded(pod: Pod) -> bool:
     """Whether somebody has deleted a pod, so that its program ended with the exit code of SIGTERM; evictions
     and preemptions, which have a condition, are left out."""
-    disrupted = (pod_state.condition_of(pod, "DisruptionTarget") or {}).get("status") == "True"
-    return manifests.is_terminating(pod) and not disrupted
+    return manifests.is_terminating(pod) and not pod_state.marked_disrupted(pod)
 
 
 def failure_cause(pod: Pod) -> str:
