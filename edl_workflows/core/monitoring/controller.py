@@ -141,7 +141,8 @@ CONTROLLER = MonitoredProcess(
     SERVER_METRICS,
     "Metrics of jobs come from the replica that owns the job. Hours are those in the jobs' statuses, so they "
     "go on after a restart of the controller; counters and histograms begin anew. The series of one job end "
-    "ten minutes after the job's end, or with its deletion.\n\n"
+    "ten minutes after the job's end, or with its deletion; a namespace's counters and histograms of jobs "
+    "end ten minutes after the deletion of its last job.\n\n"
     "`/healthz` and `/livez` fail if the process needs a restart. `/readyz` shows what the process still "
     "waits for.",
 )

@@ -1,14 +1,15 @@
 """What Prometheus sees of the jobs: how many there are in each phase, how long they waited, why they were
 restarted, and what they hold.
 
-Jobs are looked at when Prometheus asks, apart from restarts and waiting times, which are noted when they
-happen. Only jobs that this process owns are exported, so that replicas don't export a job twice.
+Jobs are looked at when Prometheus asks, apart from restarts, ends and waiting times, which are noted when
+they happen. Only jobs that this process owns are exported, so that replicas don't export a job twice.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -33,10 +34,12 @@ from edl_workflows.core.monitoring import controller as declared
 from edl_workflows.runtime.kube.cache import ObjectChange
 from edl_workflows.runtime.process.metrics import make_counter, make_gauge_family, make_histogram
 from edl_workflows.services.controller.accounting.ledger import UsageLedger, group_of_job, is_over
+from edl_workflows.services.controller.accounting.namespace_series import NamespaceSeries
 from edl_workflows.services.controller.observed_cluster import ObservedCluster
 
 KEPT_SECONDS = 600.0
-"""How long after its end a job's own series are exported, so that Prometheus sees the last figures."""
+"""How long after its end a job's own series are exported, so that Prometheus sees the last figures; and those
+of a namespace after its last job."""
 
 OTHER_CAUSE = "Other"
 """The cause of restarts whose cause is unknown, so that there are few series whatever masters write."""
@@ -59,6 +62,7 @@ class ExportedJobs(Collector):
         self._queue_seconds = make_histogram(declared.QUEUE_SECONDS, registry)
         self._restarts = make_counter(declared.RESTARTS, registry)
         self._ended = make_counter(declared.ENDED, registry)
+        self._series = NamespaceSeries(KEPT_SECONDS)
         self._observed: _ObservedJobs | None = None
         registry.register(self)
 
@@ -87,6 +91,7 @@ class ExportedJobs(Collector):
     def collect(self) -> Iterator[MetricFamily]:
         """The gauges at a scrape."""
         if self._observed is not None:
+            self._series.drop_old(*self._observed.namespaces())
             yield from self._observed.collect()
             return
         for metric in (declared.JOBS, declared.LONGEST_WAIT, *_HOURS.values()):
@@ -103,10 +108,10 @@ class ExportedJobs(Collector):
         """
         seconds = _queue_seconds_of(stored)
         if seconds is not None and _queue_seconds_of(before) is None:
-            self._queue_seconds.labels(kind.name, _namespace_of(before)).observe(seconds)
+            self._series.labelled(self._queue_seconds, kind.name, _namespace_of(before)).observe(seconds)
         if kind.view is not None and is_over(stored) and not is_over(before):  # a ScalePlan is no job
             phase = str(stored["status"]["phase"]).capitalize()  # a TrainingJob's is in lower case
-            self._ended.labels(kind.name, _namespace_of(before), phase).inc()
+            self._series.labelled(self._ended, kind.name, _namespace_of(before), phase).inc()
 
     def _note_job(self, kind: Kind, owns: Callable[[str], bool], change: ObjectChange) -> None:
         """Count what a job's master has restarted since its last report."""
@@ -129,7 +134,7 @@ class ExportedJobs(Collector):
 
     def _count_restarts(self, kind: Kind, obj: Manifest, cause: str, count: int) -> None:
         if count > 0:
-            self._restarts.labels(kind.name, _namespace_of(obj), cause).inc(count)
+            self._series.labelled(self._restarts, kind.name, _namespace_of(obj), cause).inc(count)
 
 
 class _ObservedJobs:
@@ -145,6 +150,11 @@ class _ObservedJobs:
         self._world, self._ledger, self._owns, self._clock = world, ledger, owns, clock
         self._phases: dict[tuple[Any, ...], JobPhase] = {}
         """The common phases of jobs, by what they depend on."""
+
+    def namespaces(self) -> tuple[frozenset[str], datetime]:
+        """The namespaces that have jobs, and the time."""
+        jobs = chain.from_iterable(self._world.items(kind.source) for kind in self._ledger.kinds)
+        return frozenset(map(_namespace_of, jobs)), self._clock()
 
     def collect(self) -> Iterator[MetricFamily]:
         """The gauges now."""

@@ -330,6 +330,26 @@ def test_ended_jobs_are_counted_once() -> None:
     assert job.samples("edl_jobs_ended_total") == {(*LABELS, "Failed"): 1.0}
 
 
+def test_series_end_with_the_jobs_of_their_namespace() -> None:
+    """Counters stay while a namespace has jobs, however old, and ten minutes longer, so that Prometheus sees
+    their last values; then they begin anew."""
+    job = WatchedJob()
+    job.store(restarts={"counts": {"Killed": 1}})
+    key = ("Killed", *LABELS)
+    job.seconds = 9000
+    assert job.samples("edl_job_restarts_total") == {key: 1.0}
+    job.world.removed(job.manifest)
+    job.samples("edl_jobs")
+    job.seconds = 9500
+    assert job.samples("edl_job_restarts_total") == {key: 1.0}
+    job.seconds = 9601
+    job.samples("edl_jobs")
+    assert job.samples("edl_job_restarts_total") == {}
+    job.metrics._count_restarts(KIND, {"metadata": {"namespace": "ns"}}, "Killed", 2)
+
+    assert job.samples("edl_job_restarts_total") == {key: 2.0}
+
+
 def test_unknown_causes_of_restarts_are_one_series() -> None:
     """Whatever a master writes, there are few series."""
     job = WatchedJob()
