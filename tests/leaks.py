@@ -25,6 +25,7 @@ _POOLS = (
     "asyncio_",
     "ThreadPoolExecutor-",
     "AnyIO worker thread",
+    "tqdm_monitor",
     "QueueFeederThread",
     "fsspecIO",
     "InProcessExecutionAPI-loop",
