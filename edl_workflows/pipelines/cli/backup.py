@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_workflows.core.exceptions import EdlError, InvalidError
-from edl_workflows.pipelines.cli.jobs.completion import complete_kind
-from edl_workflows.pipelines.cli.jobs.job import raise_all
+from edl_workflows.pipelines.cli.jobs.job import OnlyKind, raise_all
 from edl_workflows.pipelines.cli.jobs.listing import job_kinds
 from edl_workflows.pipelines.cli.jobs.manifests import read_manifests
 from edl_workflows.pipelines.cli.options import ClusterFlags, Output, OutputFormat, expand_options
@@ -26,15 +25,7 @@ app = typer.Typer(no_args_is_help=True)
 @expand_options
 def backup(
     folder: Annotated[Path, typer.Argument(help="Folder to make, with a file for each job.")],
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            "--kind",
-            help="Only jobs of this kind; by default of all kinds.",
-            show_default=False,
-            autocompletion=complete_kind,
-        ),
-    ] = None,
+    kind: OnlyKind = None,
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Save the jobs of all namespaces.")
     ] = False,

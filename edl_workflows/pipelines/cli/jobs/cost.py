@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edl_workflows.core.jobs.usage.model import HeldResource, UsagePart, pipeline_of
-from edl_workflows.pipelines.cli.jobs.completion import complete_job, complete_kind
+from edl_workflows.pipelines.cli.jobs.completion import complete_job
+from edl_workflows.pipelines.cli.jobs.job import OnlyKind
 from edl_workflows.pipelines.cli.jobs.listing import ListedJob, job_kinds, list_jobs, no_job
 from edl_workflows.pipelines.cli.options import ClusterFlags, Output, OutputFormat, expand_options
 from edl_workflows.pipelines.cli.output import Table, emit
@@ -61,15 +62,7 @@ def cost(
         ),
     ] = None,
     by: Annotated[CostGroup, typer.Option("--by", help="Sum the hours of jobs by this.")] = CostGroup.JOB,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            "--kind",
-            help="Only jobs of this kind; by default of all kinds.",
-            show_default=False,
-            autocompletion=complete_kind,
-        ),
-    ] = None,
+    kind: OnlyKind = None,
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Count the jobs of all namespaces.")
     ] = False,

@@ -9,7 +9,8 @@ from edl_workflows.core.jobs.elastic_job.separate_copies import CONDITION, is_wa
 from edl_workflows.core.jobs.kind import INVALID_SPEC
 from edl_workflows.core.jobs.view import JobPhase, JobView
 from edl_workflows.core.protocol.metrics import describe_metrics
-from edl_workflows.pipelines.cli.jobs.completion import complete_job, complete_kind
+from edl_workflows.pipelines.cli.jobs.completion import complete_job
+from edl_workflows.pipelines.cli.jobs.job import OnlyKind
 from edl_workflows.pipelines.cli.jobs.listing import (
     ListedJob,
     age_of,
@@ -38,15 +39,7 @@ def get(
             help="Name of a job; by default all.", show_default=False, autocompletion=complete_job
         ),
     ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            "--kind",
-            help="Only jobs of this kind; by default of all kinds.",
-            show_default=False,
-            autocompletion=complete_kind,
-        ),
-    ] = None,
+    kind: OnlyKind = None,
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="List the jobs of all namespaces.")
     ] = False,

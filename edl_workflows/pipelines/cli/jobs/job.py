@@ -24,6 +24,15 @@ Name = Annotated[
     str, typer.Argument(help="Name of the job.", show_default=False, autocompletion=complete_job)
 ]
 Kind = Annotated[str, typer.Option("--kind", help="Kind of the job.", autocompletion=complete_kind)]
+OnlyKind = Annotated[
+    str | None,
+    typer.Option(
+        "--kind",
+        help="Only jobs of this kind; by default of all kinds.",
+        show_default=False,
+        autocompletion=complete_kind,
+    ),
+]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Whether to wait until the operation is done.")]
 Timeout = Annotated[
     float | None,
